@@ -1,0 +1,54 @@
+"""Counter-based random numbers: a pure function of a 64-bit key, nothing carried.
+
+A key is made from (seed, rank, environment, episode, step, stream); the stream is the name of the
+term that draws. So a draw depends neither on the order of execution nor on the other environments
+nor on which other terms are configured.
+
+Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014), variant 13 of D. Stafford; a sequence
+of its values at steps of the golden ratio passes BigCrush.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIX_A = np.uint64(0xBF58476D1CE4E5B9)
+MIX_B = np.uint64(0x94D049BB133111EB)
+SHIFT_30 = np.uint64(30)
+SHIFT_27 = np.uint64(27)
+SHIFT_31 = np.uint64(31)
+SHIFT_40 = np.uint64(40)
+
+
+def mix(x):  # type: ignore[no-untyped-def]
+    """Scramble 64 bits (a bijection)."""
+    x = (x ^ (x >> SHIFT_30)) * MIX_A
+    x = (x ^ (x >> SHIFT_27)) * MIX_B
+    return x ^ (x >> SHIFT_31)
+
+
+def fold(key, value):  # type: ignore[no-untyped-def]
+    """Make a new key from a key and one more counter (u64)."""
+    return mix(key + GOLDEN * (value + np.uint64(1)))
+
+
+def uniform01(key, n):  # type: ignore[no-untyped-def]
+    """Return the n-th uniform float32 in [0, 1) of a key, on a grid of 2^-24."""
+    bits = mix(key + GOLDEN * np.uint64(n + 1)) >> SHIFT_40
+    return np.float32(np.int64(bits)) * np.float32(5.9604644775390625e-08)
+
+
+def uniform(key, n, low, high):  # type: ignore[no-untyped-def]
+    """Return the n-th uniform float32 in [low, high) of a key."""
+    return low + (high - low) * uniform01(key, n)
+
+
+def normal(key, n):  # type: ignore[no-untyped-def]
+    """Return the n-th standard normal float32 of a key (Box-Muller; uses uniforms 2n and 2n+1)."""
+    u = np.float32(1.0) - uniform01(key, 2 * n)
+    v = uniform01(key, 2 * n + 1)
+    radius = math.sqrt(np.float32(-2.0) * math.log(u))
+    return radius * math.cos(np.float32(6.2831855) * v)

@@ -1,0 +1,1 @@
+"""Buffers between the runtime and the learners: torch only."""

@@ -1,0 +1,144 @@
+"""The rollout of an on-policy learner: T steps of N envs, time-major, allocated once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Final observations are evaluated in multiples of this many rows, so that shapes hardly vary.
+FINAL_BUCKET = 64
+
+
+class Rollout:
+    """T control steps of N environments, filled group by group and read by the learner.
+
+    Row t of `obs` is what the policy saw when it chose `action[t]`; row T is what it sees next.
+    Where an episode ended at step t, row t + 1 already belongs to the next episode. The true last
+    critic observation of a truncated step is kept aside (`final_rows`), because the return
+    bootstraps from it. `terminated` wins over `truncated`: a step that is both is not kept.
+
+    Args:
+      num_steps: T.
+      num_envs: N.
+      obs_dim, critic_obs_dim, action_dim: O, C, A.
+      device: where the tensors live.
+      dtype: of all float tensors.
+    """
+
+    def __init__(
+        self,
+        num_steps: int,
+        num_envs: int,
+        obs_dim: int,
+        critic_obs_dim: int,
+        action_dim: int,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.num_steps, self.num_envs = num_steps, num_envs
+        self.device, self.dtype = device, dtype
+        steps, envs = num_steps, num_envs
+        self.obs = torch.zeros(steps + 1, envs, obs_dim, device=device, dtype=dtype)
+        self.critic_obs = torch.zeros(steps + 1, envs, critic_obs_dim, device=device, dtype=dtype)
+        self.action = torch.zeros(steps, envs, action_dim, device=device, dtype=dtype)
+        self.mean = torch.zeros(steps, envs, action_dim, device=device, dtype=dtype)
+        self.log_prob = torch.zeros(steps, envs, device=device, dtype=dtype)
+        self.reward = torch.zeros(steps, envs, device=device, dtype=dtype)
+        self.terminated = torch.zeros(steps, envs, device=device, dtype=torch.bool)
+        self.truncated = torch.zeros(steps, envs, device=device, dtype=torch.bool)
+        self.final_count = 0
+        capacity = -(-envs // FINAL_BUCKET) * FINAL_BUCKET
+        self.final_critic_obs, self.final_index = self._empty_final(capacity)
+
+    def set_first(self, obs: Tensor, critic_obs: Tensor, start: int, stop: int) -> None:
+        """Write the first observations of envs [start, stop): obs (n, O), critic_obs (n, C)."""
+        self.obs[0, start:stop].copy_(obs, non_blocking=True)
+        self.critic_obs[0, start:stop].copy_(critic_obs, non_blocking=True)
+
+    def append(
+        self,
+        t: int,
+        start: int,
+        stop: int,
+        *,
+        action: Tensor,
+        mean: Tensor,
+        log_prob: Tensor,
+        reward: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        final_critic_obs: Tensor,
+        next_obs: Tensor,
+        next_critic_obs: Tensor,
+    ) -> None:
+        """Write step t of the n = stop - start envs [start, stop). Every tensor is copied.
+
+        Args:
+          t: step, 0 <= t < T.
+          start, stop: range of envs (a group).
+          action, mean: (n, A).
+          log_prob, reward: (n,).
+          terminated, truncated: (n,) bool, in host memory: the rows to bootstrap from are looked
+            up there, so that no device is ever asked a question.
+          final_critic_obs: (n, C), read only where truncated and not terminated.
+          next_obs: (n, O) what the policy sees next, after any reset.
+          next_critic_obs: (n, C), likewise.
+        """
+        rows = slice(start, stop)
+        self.action[t, rows].copy_(action, non_blocking=True)
+        self.mean[t, rows].copy_(mean, non_blocking=True)
+        self.log_prob[t, rows].copy_(log_prob, non_blocking=True)
+        self.reward[t, rows].copy_(reward, non_blocking=True)
+        self.terminated[t, rows].copy_(terminated, non_blocking=True)
+        self.truncated[t, rows].copy_(truncated, non_blocking=True)
+        self.obs[t + 1, rows].copy_(next_obs, non_blocking=True)
+        self.critic_obs[t + 1, rows].copy_(next_critic_obs, non_blocking=True)
+        self._keep_final(t, start, terminated, truncated, final_critic_obs)
+
+    def final_rows(self) -> tuple[Tensor, Tensor]:
+        """The observations to bootstrap from, in one batch padded to a multiple of the bucket.
+
+        Returns:
+          critic_obs: (R, C) raw final critic observations.
+          index: (R,) int64, t * N + env of each; padding rows hold T * N, one past the end.
+          Both are views, valid until the next `append` or `carry_over`.
+        """
+        padded = -(-self.final_count // FINAL_BUCKET) * FINAL_BUCKET
+        return self.final_critic_obs[:padded], self.final_index[:padded]
+
+    def carry_over(self) -> None:
+        """Begin the next rollout: row T becomes row 0 and the final observations are dropped."""
+        self.obs[0].copy_(self.obs[-1])
+        self.critic_obs[0].copy_(self.critic_obs[-1])
+        self.final_index.fill_(self.num_steps * self.num_envs)
+        self.final_count = 0
+
+    def _keep_final(
+        self, t: int, start: int, terminated: Tensor, truncated: Tensor, final_critic_obs: Tensor
+    ) -> None:
+        if truncated.device.type != "cpu" or terminated.device.type != "cpu":
+            raise ValueError("Rollout.append: terminated and truncated must be in host memory")
+        ids = torch.nonzero(truncated & ~terminated).squeeze(1)
+        first, last = self.final_count, self.final_count + ids.numel()
+        if first == last:
+            return
+        while last > self.final_index.numel():
+            self._grow_final(2 * self.final_index.numel())
+        kept = final_critic_obs.index_select(0, ids.to(final_critic_obs.device))
+        self.final_critic_obs[first:last].copy_(kept, non_blocking=True)
+        index = ids + (t * self.num_envs + start)
+        self.final_index[first:last].copy_(index, non_blocking=True)
+        self.final_count = last
+
+    def _grow_final(self, capacity: int) -> None:
+        """Make room for `capacity` final rows, for good. Needed, and done once, only where
+        episodes are shorter than a rollout: one row an env is there from the start."""
+        kept_obs, kept_index = self.final_critic_obs, self.final_index
+        self.final_critic_obs, self.final_index = self._empty_final(capacity)
+        self.final_critic_obs[: kept_obs.shape[0]] = kept_obs
+        self.final_index[: kept_index.shape[0]] = kept_index
+
+    def _empty_final(self, capacity: int) -> tuple[Tensor, Tensor]:
+        critic_obs = self.critic_obs.new_zeros(capacity, self.critic_obs.shape[-1])
+        past_the_end = self.num_steps * self.num_envs
+        return critic_obs, torch.full((capacity,), past_the_end, device=self.device)

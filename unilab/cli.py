@@ -1,0 +1,322 @@
+"""The command `unilab`: it reads the command line, calls what does the work, and reports errors.
+
+Nothing heavy is imported before a command needs it, so that help and lists come at once, and so
+that the thread limits are set before the libraries that read them are loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ParamSpec
+
+import typer
+
+from unilab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from unilab.config import LoadedConfig
+
+P = ParamSpec("P")
+
+EXIT_CONFIG_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="unilab",
+    help="Train robot policies: an MJCF robot and a task in, an exported policy out.",
+    epilog="Start with: unilab list",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+_Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TASK KEY=VALUE",
+        help="Task name or .py task file, then config values such as physics.num_envs=2048.",
+        show_default=False,
+    ),
+]
+_Run = Annotated[
+    str,
+    typer.Option(
+        "--run", metavar="RUN", help="latest, -1 (latest), -2 (the one before), a name or a path."
+    ),
+]
+_Checkpoint = Annotated[
+    str,
+    typer.Option("--checkpoint", metavar="WHICH", help="latest, best, an iteration, or a path."),
+]
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code.
+
+    A ConfigError is printed without a traceback and gives 2, as wrong usage does; Ctrl-C gives 130;
+    any other exception shows its full traceback and gives 1.
+    """
+    try:
+        app()
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(EXIT_CONFIG_ERROR)
+
+
+def _exits(command: Callable[P, int]) -> Callable[P, None]:
+    """Let a command return its exit code, and give 130 on Ctrl-C."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            code = command(*args, **kwargs)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            code = EXIT_INTERRUPTED
+        raise typer.Exit(code)
+
+    return run
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"unilab {version('unilab-engine')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    del version  # dealt with by its callback
+
+
+@app.command(name="train")
+@_exits
+def train_command(
+    words: _Words = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            "--resume", metavar="RUN", help="Go on with this run: latest, -1, a name or a path."
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Added to the name of the run directory."),
+    ] = None,
+) -> int:
+    """Train a policy, or go on with a run.
+
+    \b
+    Examples:
+      unilab train cartpole
+      unilab train go1_walk physics.num_envs=2048 seed=1 --name wide
+      unilab train go1_walk rewards.track_lin_vel.weight=3 rewards.foot_slip=null
+      unilab train path/to/my_task.py device=cpu train.iterations=200
+      unilab train --resume latest
+      unilab train go1_walk --resume -1 train.iterations=2000
+
+    A value is YAML: 1e-3, true, null, [0.5, 1.0]. null takes a term out. `unilab explain TASK`
+    lists every key.
+    """
+    if resume is not None:
+        if name is not None:
+            raise ConfigError("--name is for a new run, --resume goes on with one; leave one out")
+        run_dir, overrides = _find_run(resume, words)
+        _prepare(_load_run(run_dir, overrides))
+        from unilab.runners.train import resume as resume_run
+
+        return resume_run(run_dir, overrides)
+    loaded = _load_task(words, "train")
+    _prepare(loaded)
+    from unilab.runners.train import train
+
+    return train(loaded, name=name, command=["unilab", *sys.argv[1:]])
+
+
+@app.command(name="eval")
+@_exits
+def eval_command(
+    words: _Words = None,
+    run: _Run = "latest",
+    checkpoint: _Checkpoint = "latest",
+    video: Annotated[
+        bool, typer.Option("--video", help="Record a video of the policy as well.")
+    ] = False,
+) -> int:
+    """Evaluate the policy of a run, with the config it was trained with.
+
+    \b
+    Examples:
+      unilab eval
+      unilab eval go1_walk --run latest --checkpoint best --video
+      unilab eval --run wide evaluation.episodes=200
+      unilab eval --run runs/go1_walk/2026-01-31_12-00-00 --checkpoint 500
+
+    TASK narrows down the runs that RUN is looked for in. KEY=VALUE is laid over the config of the
+    run.
+    """
+    run_dir, overrides = _find_run(run, words)
+    loaded = _load_run(run_dir, overrides)
+    checkpoint_file = _find_checkpoint(run_dir, checkpoint)
+    _prepare(loaded)
+    from unilab.runners.evaluate import evaluate_run
+
+    return evaluate_run(run_dir, checkpoint_file, overrides, video)
+
+
+@app.command(name="export")
+@_exits
+def export_command(
+    words: _Words = None,
+    run: _Run = "latest",
+    checkpoint: _Checkpoint = "latest",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="PATH", help="Where to write. Default: inside the run."),
+    ] = None,
+) -> int:
+    """Export the policy of a run for use on a robot.
+
+    \b
+    Examples:
+      unilab export
+      unilab export go1_walk --run latest --checkpoint best --output go1.onnx
+      unilab export --run wide log.dir=/data/runs
+
+    All that is exported is taken from the run; the only config key with an effect is log.dir, which
+    says where the runs are.
+    """
+    run_dir, overrides = _find_run(run, words)
+    if overrides:
+        raise ConfigError(
+            f"command line: {overrides[0]}: a policy is exported as it was trained; valid here: "
+            "log.dir=FOLDER"
+        )
+    loaded = _load_run(run_dir, [])
+    checkpoint_file = _find_checkpoint(run_dir, checkpoint)
+    _prepare(loaded)
+    from unilab.export import export_run
+
+    return export_run(run_dir, checkpoint_file, output)
+
+
+@app.command(name="list")
+@_exits
+def list_command() -> int:
+    """List the tasks.
+
+    \b
+    Example:
+      unilab list
+    """
+    from unilab.config import list_tasks
+
+    tasks = list_tasks()
+    width = max((len(task.name) for task in tasks), default=0)
+    for task in tasks:
+        print(f"{task.name:<{width}}  {task.description}".rstrip())
+    return 0
+
+
+@app.command(name="explain")
+@_exits
+def explain_command(
+    words: _Words = None,
+    kernel: Annotated[
+        bool, typer.Option("--kernel", help="Show the source of the task's fused kernel.")
+    ] = False,
+) -> int:
+    """Show what a task is made of: every config value, its origin and meaning, and its terms.
+
+    \b
+    Examples:
+      unilab explain go1_walk
+      unilab explain go1_walk physics.num_envs=64 learner=ppo
+      unilab explain path/to/my_task.py --kernel
+    """
+    loaded = _load_task(words, "explain")
+    _prepare(loaded)
+    from unilab.explain import explain
+
+    print(explain(loaded, kernel))
+    return 0
+
+
+def _load_task(words: list[str] | None, command: str) -> LoadedConfig:
+    from unilab.config import list_tasks, load_config
+
+    if not words:
+        names = ", ".join(task.name for task in list_tasks()) or "none"
+        raise ConfigError(f"the task is missing; write: unilab {command} TASK   (tasks: {names})")
+    return load_config(words[0], words[1:])
+
+
+def _split(words: list[str] | None) -> tuple[str | None, list[str]]:
+    """Return the task, if the first word is one, and the rest."""
+    from unilab.config import locate_task, looks_like_key, missing_equals
+
+    words = list(words or [])
+    if not words or "=" in words[0]:
+        return None, words
+    if looks_like_key(words[0]):
+        raise missing_equals(words, 0)
+    return locate_task(words[0]).task, words[1:]
+
+
+def _find_run(selector: str, words: list[str] | None) -> tuple[Path, list[str]]:
+    """Return the run that is meant, and the overrides but log.dir, which has done its work."""
+    from unilab.config import load_config, parse_overrides
+    from unilab.config.schema import LogConfig
+    from unilab.runs import resolve_run
+
+    task, arguments = _split(words)
+    parsed = parse_overrides(arguments)
+    log_dirs = [str(override.value) for override in parsed if override.path == ("log", "dir")]
+    if log_dirs:
+        log_dir = log_dirs[-1]
+    else:
+        log_dir = load_config(task).config.log.dir if task else LogConfig().dir
+    rest = [
+        argument
+        for argument, override in zip(arguments, parsed, strict=True)
+        if override.path != ("log", "dir")
+    ]
+    return resolve_run(selector, log_dir, task), rest
+
+
+def _load_run(run_dir: Path, overrides: list[str]) -> LoadedConfig:
+    from unilab.config import load_resolved
+    from unilab.runs import CONFIG_FILE
+
+    return load_resolved(run_dir / CONFIG_FILE, overrides)
+
+
+def _find_checkpoint(run_dir: Path, which: str) -> Path:
+    from unilab.runs import find_checkpoint
+
+    return find_checkpoint(run_dir, which)
+
+
+def _prepare(loaded: LoadedConfig) -> None:
+    """Set the thread limits. Must come before torch and Numba are imported."""
+    from unilab.runtime.threads import prepare_environment
+
+    prepare_environment(loaded.config.runtime)
+
+
+if __name__ == "__main__":
+    main()

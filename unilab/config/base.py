@@ -1,0 +1,67 @@
+"""What every config section is built on: strict frozen models and immutable mappings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NoReturn
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
+
+
+class Section(BaseModel):
+    """A block of the config: typed, frozen, and closed to keys it does not declare.
+
+    Values keep their type: text is not turned into a number, nor true into 1. A whole number is
+    accepted where a number is asked for. Infinity and NaN are refused everywhere.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that refuses every change after construction. Equal to a plain dict of its items."""
+
+    def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
+        raise TypeError("the config is never changed after it is loaded")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    pop = popitem = clear = update = setdefault = _refuse
+
+    def __reduce__(self) -> tuple[type[FrozenDict], tuple[dict[str, Any]]]:
+        return FrozenDict, (dict(self),)
+
+
+def freeze(value: Any) -> Any:
+    """Return `value` with every mapping in it as a FrozenDict and every list as a tuple."""
+    if isinstance(value, dict):
+        return FrozenDict({key: freeze(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return tuple(freeze(item) for item in value)
+    return value
+
+
+def to_plain(value: Any) -> Any:
+    """Return a config value as dicts, lists and scalars, for YAML, JSON and comparison."""
+    if isinstance(value, BaseModel):
+        return {name: to_plain(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, dict):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    return value
+
+
+# A list in YAML, a tuple in the model.
+FloatTuple = Annotated[tuple[float, ...], Strict(False)]
+PointTuple = Annotated[tuple[FloatTuple, ...], Strict(False)]
+HiddenSizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Strict(False), Field(min_length=1)]
+
+# One term's parameters, such as {weight: 2.0, std: 0.5}. The task checks the names.
+TermValue = float | bool | FloatTuple
+TermConfig = Annotated[dict[str, TermValue], AfterValidator(freeze)]
+Terms = Annotated[dict[str, TermConfig], AfterValidator(freeze)]
+Thresholds = Annotated[dict[str, float], AfterValidator(freeze)]
+# Blocks of the config to be laid over the file; checked where they are laid.
+Overlay = Annotated[dict[str, Any], AfterValidator(freeze)]
+
+CountOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
+BoolOrAuto = bool | Literal["auto"]

@@ -1,0 +1,271 @@
+"""The whole configuration of a run, as one typed and frozen object.
+
+Every key has its default, its bounds, its unit and what it does; `unilab explain TASK` prints them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from unilab.config.base import (
+    BoolOrAuto,
+    CountOrAuto,
+    PointTuple,
+    Section,
+    TermConfig,
+    Terms,
+    Thresholds,
+)
+from unilab.config.learners import LearnersConfig, PPOConfig
+
+__all__ = [
+    "ActionsConfig",
+    "CheckpointConfig",
+    "EpisodeConfig",
+    "EvaluationConfig",
+    "LearnersConfig",
+    "LogConfig",
+    "ObservationsConfig",
+    "PPOConfig",
+    "PhysicsConfig",
+    "RunConfig",
+    "RuntimeConfig",
+    "TermConfig",
+    "TrainConfig",
+]
+
+Device = Literal["auto", "cpu", "mps", "cuda"] | Annotated[str, Field(pattern=r"^cuda:\d+$")]
+
+_INT32_MAX = 2**31 - 1  # env ids are int32
+
+
+class PhysicsConfig(Section):
+    """The simulation."""
+
+    backend: Literal["auto", "mujoco_cpu", "mujoco_warp"] = Field(
+        default="auto", description="Physics engine. auto = mujoco_cpu in this version."
+    )
+    model: str | None = Field(
+        default=None, description="MJCF file used in place of the task's robot. null = the task's."
+    )
+    num_envs: int = Field(
+        default=1024,
+        ge=1,
+        le=_INT32_MAX,
+        description="Environments simulated side by side. More fills the CPUs and the learner's "
+        "batch, and takes memory.",
+    )
+    timestep_s: float = Field(
+        default=0.005,
+        gt=0,
+        description="Integration step of the simulation, s. Smaller is more accurate and slower.",
+    )
+    substeps: int = Field(
+        default=4,
+        ge=1,
+        description="Integration steps per control step; control period = timestep_s * substeps.",
+    )
+
+
+class EpisodeConfig(Section):
+    """When an episode runs out of time."""
+
+    length_s: float = Field(
+        default=20.0, gt=0, description="Time after which an episode is truncated, s."
+    )
+    random_start: bool = Field(
+        default=True,
+        description="Let the first episodes start at a random age, so that time-outs spread.",
+    )
+
+
+class ActionsConfig(Section):
+    """From the policy's action to the target of the joints."""
+
+    scale: float = Field(
+        default=1.0, gt=0, description="Multiplies the task's per-joint action scale."
+    )
+    clip: float = Field(
+        default=100.0, gt=0, description="Limit of |action| before scaling. Large = no limit."
+    )
+
+
+class ObservationsConfig(Section):
+    """What the policy and the critic see: ordered terms with their parameters."""
+
+    actor: Terms = Field(
+        default={},
+        validate_default=True,
+        description="Observation terms of the policy, in order, with noise, scale and the like.",
+    )
+    critic: Terms = Field(
+        default={},
+        validate_default=True,
+        description="Observation terms of the critic, in order. May hold what a robot cannot "
+        "measure.",
+    )
+
+
+class RuntimeConfig(Section):
+    """How the work is spread over the CPUs this process may use."""
+
+    threads: CountOrAuto = Field(default="auto", description="Threads of the MuJoCo pool.")
+    shards: CountOrAuto = Field(
+        default="auto", description="Parts that the envs are cut into for the task's kernel."
+    )
+    threads_per_shard: CountOrAuto = Field(
+        default="auto", description="Numba threads inside one shard. 1 = serial kernel."
+    )
+    groups: CountOrAuto = Field(
+        default="auto",
+        description="Groups of envs that take turns, so that kernels of one run while physics of "
+        "another does.",
+    )
+    overlap: BoolOrAuto = Field(
+        default="auto", description="Let stages of different groups run at the same time."
+    )
+    learner_threads: CountOrAuto = Field(default="auto", description="Threads of torch on the CPU.")
+    threading_layer: Literal["auto", "omp", "tbb", "workqueue"] = Field(
+        default="auto", description="Numba's threading layer."
+    )
+    allow_oversubscription: bool = Field(
+        default=False, description="Accept a plan with more threads than CPUs."
+    )
+
+
+class TrainConfig(Section):
+    """How long to train."""
+
+    iterations: int = Field(
+        default=1000, ge=1, description="Iterations (one rollout and one update each) to train for."
+    )
+    max_time_s: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Stop after this wall time, s, and save. null = no limit."
+    )
+
+
+class CheckpointConfig(Section):
+    """When to save, and what to keep."""
+
+    every: int = Field(default=50, ge=1, description="Iterations between two checkpoints.")
+    keep: int = Field(
+        default=3, ge=1, description="Number of latest checkpoints kept, besides the best one."
+    )
+
+
+class LogConfig(Section):
+    """Where results go."""
+
+    dir: str = Field(
+        default="runs", min_length=1, description="Folder that the run directories are made in."
+    )
+    tensorboard: bool = Field(default=True, description="Write TensorBoard files as well.")
+    every: int = Field(default=1, ge=1, description="Iterations between two logged rows.")
+
+
+class EvaluationConfig(Section):
+    """How a policy is judged."""
+
+    at_end: bool = Field(default=True, description="Evaluate when training ends.")
+    episodes: int = Field(default=50, ge=1, description="Episodes per evaluation.")
+    episode_length_s: float = Field(default=20.0, gt=0, description="Length of an episode, s.")
+    video: bool = Field(default=True, description="Record a video of the policy.")
+    video_seconds: float = Field(default=10.0, gt=0, description="Length of the video, s.")
+    points: PointTuple = Field(
+        default=(),
+        description="Fixed commands to evaluate at, one list each, in the units of the task's "
+        "command. Empty = commands are sampled as in training.",
+    )
+    thresholds: Thresholds = Field(
+        default={},
+        validate_default=True,
+        description="Metric name to the value that counts as passed, in the metric's unit.",
+    )
+
+
+def _terms(text: str) -> Terms:
+    return Field(default={}, validate_default=True, description=text)  # type: ignore[no-any-return]
+
+
+class RunConfig(Section):
+    """All that determines a run."""
+
+    task: str = Field(
+        min_length=1, description="Task name, or path to a task file of your own (.py)."
+    )
+    description: str = Field(default="", description="One line that `unilab list` shows.")
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = Field(
+        default=None,
+        description="Seed of every random number. null = drawn at start, logged and saved.",
+    )
+    device: Device = Field(
+        default="auto",
+        description="Device of the learner; cuda:1 is the second GPU. auto = the best there is.",
+    )
+    learner: Literal["ppo"] = Field(default="ppo", description="Learning algorithm.")
+    physics: PhysicsConfig = Field(default=PhysicsConfig(), description="The simulation.")
+    episode: EpisodeConfig = Field(default=EpisodeConfig(), description="Length of episodes.")
+    actions: ActionsConfig = Field(default=ActionsConfig(), description="The action map.")
+    observations: ObservationsConfig = Field(
+        default=ObservationsConfig(), description="Observation terms, in order."
+    )
+    rewards: Terms = _terms("Reward terms, each with its weight and parameters.")
+    terminations: Terms = _terms("Conditions that end an episode, with their parameters.")
+    commands: Terms = _terms("Command terms, with their ranges.")
+    events: Terms = _terms("Resets, pushes and randomization, with their parameters.")
+    learners: LearnersConfig = Field(
+        default=LearnersConfig(), description="Settings of each learner, by name."
+    )
+    runtime: RuntimeConfig = Field(default=RuntimeConfig(), description="Threads and overlap.")
+    train: TrainConfig = Field(default=TrainConfig(), description="How long to train.")
+    checkpoint: CheckpointConfig = Field(
+        default=CheckpointConfig(), description="When to save and what to keep."
+    )
+    log: LogConfig = Field(default=LogConfig(), description="Where results go.")
+    evaluation: EvaluationConfig = Field(
+        default=EvaluationConfig(), description="How a policy is judged."
+    )
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        num_envs, num_steps = self.physics.num_envs, self.learners.ppo.num_steps
+        minibatches = self.learners.ppo.minibatches
+        if self.learner == "ppo" and minibatches > num_envs * num_steps:
+            raise ValueError(
+                f"learners.ppo.minibatches={minibatches} is more than the samples of a rollout, "
+                f"physics.num_envs * learners.ppo.num_steps = {num_envs} * {num_steps} = "
+                f"{num_envs * num_steps}; lower minibatches or raise one of the others"
+            )
+        for name in ("groups", "shards"):
+            count = getattr(self.runtime, name)
+            if count != "auto" and count > num_envs:
+                raise ValueError(
+                    f"runtime.{name}={count} is more than physics.num_envs={num_envs}; valid: 1 to "
+                    f"{num_envs}, or auto"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_times(self) -> Self:
+        control_s = self.physics.timestep_s * self.physics.substeps
+        for key, length_s in (
+            ("episode.length_s", self.episode.length_s),
+            ("evaluation.episode_length_s", self.evaluation.episode_length_s),
+        ):
+            if length_s < control_s * (1 - 1e-9):
+                raise ValueError(
+                    f"{key}={length_s:g} is shorter than one control step, physics.timestep_s * "
+                    f"physics.substeps = {control_s:g} s; raise {key}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_backend(self) -> Self:
+        if self.physics.backend == "mujoco_warp":
+            raise ValueError(
+                "physics.backend=mujoco_warp is not available in this version; valid: auto or "
+                "mujoco_cpu (physics on the CPU)"
+            )
+        return self

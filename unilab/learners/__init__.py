@@ -1,0 +1,1 @@
+"""Learners: torch only. They never import physics, tasks or the runtime."""

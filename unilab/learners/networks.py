@@ -1,0 +1,220 @@
+"""Networks of the learners: a plain MLP, the Gaussian actor, and flat parameter storage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unilab.errors import ConfigError
+
+# Bounds of the exploration noise, in units of the action. Below the lower one an optimiser step
+# can change the noise by several times its size; above the upper one nothing is learnt.
+MIN_STD, MAX_STD = 1e-2, 1e2
+# Gain of the policy's last layer: the first actions are near 0 whatever is observed.
+# Source: Andrychowicz et al. 2021, "What matters in on-policy reinforcement learning".
+POLICY_GAIN = 0.01
+# Parameters start at multiples of this many entries of the flat vector (a 64-byte line of f32).
+ALIGNMENT = 16
+
+
+class _Elu(torch.autograd.Function):
+    """ELU from exp(x) - 1 instead of expm1, with the gradient taken from the result.
+
+    Differs from expm1 by one rounding of 1 (6e-8 in f32) and takes about half the time on a CPU,
+    where expm1 costs as much as the matrix product before it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = _elu(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        result: Tensor = torch.ops.aten.elu_backward(grads[0], 1.0, 1.0, 1.0, True, y)
+        return result
+
+
+def _elu(x: Tensor) -> Tensor:
+    below = torch.clamp_max(x, 0.0).exp_().sub_(1.0)
+    return torch.maximum(x, below, out=below)
+
+
+def elu(x: Tensor) -> Tensor:
+    """ELU with alpha 1, any shape and float dtype."""
+    if torch.is_grad_enabled() and x.requires_grad:
+        result: Tensor = _Elu.apply(x)  # type: ignore[no-untyped-call]
+        return result
+    return _elu(x)
+
+
+# Name in the config: (function used in training, module used in an exported policy).
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], type[nn.Module]]] = {
+    "elu": (elu, nn.ELU),
+    "relu": (torch.relu, nn.ReLU),
+    "tanh": (torch.tanh, nn.Tanh),
+    "silu": (functional.silu, nn.SiLU),
+    "gelu": (functional.gelu, nn.GELU),
+}
+
+
+class MLP(nn.Module):
+    """Linear layers with an activation between them and none after the last.
+
+    Weights start orthogonal (Saxe et al. 2014), with gain sqrt(2) in hidden layers and `last_gain`
+    in the last; biases start at 0.
+
+    Args:
+      sizes: width of the input, of each hidden layer and of the output.
+      activation: a key of ACTIVATIONS.
+      last_gain: gain of the last layer.
+      generator: draws the weights, on the CPU, so that they do not depend on the device.
+      device, dtype: of the parameters.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        activation: str,
+        last_gain: float,
+        generator: torch.Generator,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self._function = ACTIVATIONS[activation][0]
+        linears = []
+        for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+            layer = nn.Linear(fan_in, fan_out, device=device, dtype=dtype)
+            gain = last_gain if i == len(sizes) - 2 else math.sqrt(2.0)
+            weight = torch.empty(fan_out, fan_in, dtype=torch.float64)
+            nn.init.orthogonal_(weight, gain=gain, generator=generator)
+            with torch.no_grad():
+                layer.weight.copy_(weight)
+                layer.bias.zero_()
+            linears.append(layer)
+        self.linears = tuple(linears)
+        self.layers = nn.ModuleList(linears)  # registers them
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., D_in) to (..., D_out)."""
+        last = len(self.linears) - 1
+        for i, layer in enumerate(self.linears):
+            x = functional.linear(x, layer.weight, layer.bias)
+            if i < last:
+                x = self._function(x)
+        return x
+
+    def as_sequential(self) -> nn.Sequential:
+        """A copy made of torch's own modules only, for export."""
+        modules: list[nn.Module] = []
+        for i, layer in enumerate(self.linears):
+            if i:
+                modules.append(ACTIVATIONS[self.activation][1]())
+            copy = nn.Linear(layer.in_features, layer.out_features).to(layer.weight)
+            copy.load_state_dict(layer.state_dict())
+            modules.append(copy)
+        return nn.Sequential(*modules)
+
+
+class GaussianActor(nn.Module):
+    """A policy with a mean given by an MLP and a noise level that is the same in every state.
+
+    Args:
+      mlp: (..., O) to (..., A).
+      action_dim: A.
+      init_std: start of the noise's standard deviation, in units of the action.
+
+    Raises:
+      ConfigError: init_std outside [MIN_STD, MAX_STD].
+    """
+
+    def __init__(self, mlp: MLP, action_dim: int, init_std: float) -> None:
+        super().__init__()
+        if not MIN_STD <= init_std <= MAX_STD:
+            raise ConfigError(
+                f"init_std is {init_std:g}; valid: {MIN_STD:g} to {MAX_STD:g}, in units of the "
+                "action"
+            )
+        self.mlp = mlp
+        like = mlp.linears[0].weight
+        self.std = nn.Parameter(torch.full((action_dim,), init_std).to(like))  # (A,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mean action (..., A) for normalised observations (..., O)."""
+        mean: Tensor = self.mlp(x)
+        return mean
+
+    @torch.no_grad()
+    def clamp_std(self) -> None:
+        """Bring the noise back within its bounds; call after each optimiser step.
+
+        Projecting the parameter, rather than clamping it where it is used, keeps its gradient
+        alive at the bounds.
+        """
+        self.std.clamp_(MIN_STD, MAX_STD)
+
+
+class DeterministicPolicy(nn.Module):
+    """Raw observation (B, O) to mean action (B, A): normaliser and network, nothing else.
+
+    Args:
+      mlp: the actor's network; its weights are copied.
+      shift, inv_scale: (O,) applied as `(obs - shift) * inv_scale`; copied.
+    """
+
+    shift: Tensor
+    inv_scale: Tensor
+
+    def __init__(self, mlp: MLP, shift: Tensor, inv_scale: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("shift", shift.detach().clone())
+        self.register_buffer("inv_scale", inv_scale.detach().clone())
+        self.net = mlp.as_sequential()
+        self.requires_grad_(False)
+        self.eval()
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """The action of each row of `obs`, raw and unclipped."""
+        action: Tensor = self.net((obs - self.shift) * self.inv_scale)
+        return action
+
+
+class FlatParameters:
+    """Parameters and gradients of some modules, moved into one vector each.
+
+    The modules' own parameters become views, so that norm, clipping, zeroing and the optimiser
+    take one operation each instead of one a tensor.
+
+    Attributes:
+      vector: (P,) the parameter to give to an optimiser; `vector.grad` is always allocated.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        owners = list(parameters)
+        starts, end = [], 0
+        for p in owners:
+            starts.append(end)
+            end += -(-p.numel() // ALIGNMENT) * ALIGNMENT
+        self.vector = nn.Parameter(owners[0].detach().new_zeros(end))
+        self.grad = torch.zeros_like(self.vector.data)
+        self.vector.grad = self.grad
+        for p, start in zip(owners, starts, strict=True):
+            view = self.vector.data[start : start + p.numel()].view_as(p)
+            view.copy_(p.data)
+            p.data = view
+            p.grad = self.grad[start : start + p.numel()].view_as(p)
+
+    def grad_norm(self) -> Tensor:
+        """() Euclidean norm of the gradient."""
+        norm: Tensor = torch.linalg.vector_norm(self.grad)
+        return norm

@@ -1,0 +1,369 @@
+"""Proximal policy optimisation with a Gaussian policy and an asymmetric critic.
+
+Source: Schulman et al. 2017; the adaptive learning rate, the clipped value loss and the defaults
+follow rsl_rl. Differences: returns bootstrap from the true final observation, a new permutation is
+drawn for each epoch, normalisers are frozen within an iteration, and nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from unilab.buffers.rollout import Rollout
+from unilab.config.schema import PPOConfig
+from unilab.errors import ConfigError
+from unilab.learners.base import ActOutput, LearnerSpec
+from unilab.learners.losses import adapted_learning_rate, gaussian_kl, policy_loss, value_loss
+from unilab.learners.networks import (
+    MLP,
+    POLICY_GAIN,
+    DeterministicPolicy,
+    FlatParameters,
+    GaussianActor,
+)
+from unilab.learners.normalize import RunningNormalizer
+from unilab.learners.returns import gae
+from unilab.learners.samples import Samples, SampleTable, TableMirror
+
+ADVANTAGE_EPSILON = 1e-8
+HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+
+# Averaged over the minibatches of an iteration, in the order they are stacked.
+MINIBATCH_METRICS = (
+    "loss/policy",
+    "loss/value",
+    "loss/entropy",
+    "loss/mirror",
+    "kl",
+    "clip_fraction",
+    "learning_rate",
+    "action_std",
+    "grad_norm/actor",
+    "grad_norm/critic",
+)
+
+
+class PPO:
+    """The PPO learner: acts, learns from rollouts, saves and restores itself.
+
+    `update` and `act` never read a value back from the device. A minibatch whose loss or gradient
+    is not finite changes neither parameters nor optimiser state and is counted in the metric
+    `non_finite_updates`.
+
+    Args:
+      config: hyperparameters.
+      spec: sizes, and the task's symmetry if it has one.
+      device: where everything lives.
+      seed: of the initial weights, the exploration noise and the minibatch order.
+      dtype: float32; float64 for checks against an oracle.
+
+    Raises:
+      ConfigError: a symmetry is asked for that the task does not declare.
+    """
+
+    def __init__(
+        self,
+        config: PPOConfig,
+        spec: LearnerSpec,
+        device: torch.device,
+        seed: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if config.symmetry != "none" and spec.symmetry is None:
+            raise ConfigError(
+                f"learners.ppo.symmetry is '{config.symmetry}', but the task declares no symmetry; "
+                "set it to 'none' or declare one in the task"
+            )
+        self.config, self.spec, self.device, self.dtype = config, spec, device, dtype
+        self.seed, self.iteration = seed, 0
+        self._build_networks(torch.Generator().manual_seed(seed))
+        self.generator = torch.Generator(device=device).manual_seed(seed)
+        self.learning_rate = torch.tensor(config.learning_rate, device=device)  # () f32
+        self._found_inf = torch.zeros((), device=device)  # () f32, 1 makes a step do nothing
+        self._optimizer = self._build_optimizer()
+        self._metric_names = tuple(
+            name
+            for name in MINIBATCH_METRICS
+            if name != "loss/mirror" or config.symmetry == "mirror_loss"
+        )
+        # Sums of the metrics and, last, the number of minibatches that were finite.
+        self._sums = torch.zeros(len(self._metric_names) + 1, device=device, dtype=dtype)
+        self._mirror = None if spec.symmetry is None else TableMirror(spec.symmetry, device, dtype)
+        self._table = self._make_table(0)
+        self._refresh()
+
+    def _build_networks(self, init: torch.Generator) -> None:
+        config, spec = self.config, self.spec
+
+        def mlp(fan_in: int, hidden: Sequence[int], fan_out: int, gain: float) -> MLP:
+            sizes = (fan_in, *hidden, fan_out)
+            return MLP(sizes, config.activation, gain, init, self.device, self.dtype)
+
+        def normalizer(dim: int) -> RunningNormalizer:
+            enabled = config.normalize_obs
+            return RunningNormalizer(dim, enabled=enabled, device=self.device, dtype=self.dtype)
+
+        trunk = mlp(spec.obs_dim, config.actor_hidden, spec.action_dim, POLICY_GAIN)
+        self.actor = GaussianActor(trunk, spec.action_dim, config.init_std)
+        self.critic = mlp(spec.critic_obs_dim, config.critic_hidden, 1, 1.0)
+        self.obs_normalizer = normalizer(spec.obs_dim)
+        self.critic_obs_normalizer = normalizer(spec.critic_obs_dim)
+
+    def _build_optimizer(self) -> torch.optim.Adam:
+        self._actor_flat = FlatParameters(self.actor.parameters())
+        self._critic_flat = FlatParameters(self.critic.parameters())
+        vectors = [self._actor_flat.vector, self._critic_flat.vector]
+        optimizer = torch.optim.Adam(
+            vectors, lr=self.learning_rate, fused=True, capturable=self.device.type == "cuda"
+        )
+        for vector in vectors:  # made here, not in the first step, so that a state is complete
+            optimizer.state[vector] = {
+                "step": torch.zeros((), device=self.device),
+                "exp_avg": torch.zeros_like(vector.data),
+                "exp_avg_sq": torch.zeros_like(vector.data),
+            }
+        optimizer.found_inf = self._found_inf  # type: ignore[attr-defined]
+        return optimizer
+
+    def _make_table(self, rows: int) -> SampleTable:
+        size = rows // self.config.minibatches
+        mirror = self._mirror if self.config.symmetry == "augment" else None
+        return SampleTable(self.spec, rows, size, mirror, self.device, self.dtype)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = True) -> ActOutput:
+        """Choose an action for each raw observation.
+
+        Args:
+          obs: (B, O) on the learner's device.
+          explore: draw from the policy; False gives its mean.
+
+        Returns:
+          action (B, A), mean (B, A), log_prob (B,), freshly allocated.
+        """
+        mean = self.actor(self.obs_normalizer(obs))
+        if not explore:
+            return ActOutput(mean, mean, self._peak_log_prob.expand(mean.shape[0]))
+        noise = torch.empty_like(mean).normal_(generator=self.generator)
+        action = torch.addcmul(mean, noise, self.actor.std)
+        log_prob = torch.add(self._peak_log_prob, noise.square_().sum(-1), alpha=-0.5)
+        return ActOutput(action, mean, log_prob)
+
+    def update(self, rollout: Rollout) -> dict[str, Tensor]:
+        """Learn from a full rollout, then fold its observations into the normalisers.
+
+        Args:
+          rollout: T steps of N envs, collected with `act` since the last update.
+
+        Returns:
+          Metrics of the iteration, 0-d on the learner's device. Averages are over the minibatches
+          that were finite (NaN if none was).
+
+        Raises:
+          ConfigError: fewer samples than minibatches.
+        """
+        explained = self._prepare(rollout)
+        rows, size = self._table.rows, self._table.size
+        self._sums.zero_()
+        for _ in range(self.config.epochs):
+            order = torch.randperm(rows, generator=self.generator, device=self.device)
+            for i in range(self.config.minibatches):
+                self._table.gather(order[i * size : (i + 1) * size])
+                self._learn(self._table.batch, size)
+        steps = rollout.num_steps
+        finite_obs = self.obs_normalizer.fold(rollout.obs[:steps].flatten(0, 1))
+        finite_critic = self.critic_obs_normalizer.fold(rollout.critic_obs[:steps].flatten(0, 1))
+        self.iteration += 1
+        self._refresh()
+        return self._metrics(explained, finite_obs, finite_critic)
+
+    @torch.no_grad()
+    def _prepare(self, rollout: Rollout) -> Tensor:
+        """Fill the table: normalised observations, values, advantages, returns, each once.
+
+        Returns the fraction of the returns' variance that the critic explains, ().
+        """
+        steps, envs = rollout.num_steps, rollout.num_envs
+        rows = steps * envs
+        if rows < self.config.minibatches:
+            raise ConfigError(
+                f"learners.ppo.minibatches is {self.config.minibatches}, but a rollout has only "
+                f"{steps} steps x {envs} envs = {rows} samples; lower it or raise num_envs"
+            )
+        if self._table.rows != rows:
+            self._table = self._make_table(rows)
+        samples = self._table.samples
+        self.obs_normalizer(rollout.obs[:steps].flatten(0, 1), out=samples.obs)
+        self.critic_obs_normalizer(rollout.critic_obs[:steps].flatten(0, 1), out=samples.critic_obs)
+        samples.action.copy_(rollout.action.flatten(0, 1))
+        samples.mean.copy_(rollout.mean.flatten(0, 1))
+        samples.log_prob.copy_(rollout.log_prob.flatten())
+        value = rollout.reward.new_empty(steps + 1, envs)
+        value[:steps] = self.critic(samples.critic_obs).view(steps, envs)
+        value[steps] = self._value(rollout.critic_obs[steps])
+        final_obs, final_index = rollout.final_rows()
+        final_value = rollout.reward.new_zeros(rows + 1)  # one more: where padding rows go
+        if final_obs.shape[0]:
+            final_value.scatter_(0, final_index, self._value(final_obs))
+        advantage, returns = gae(
+            rollout.reward,
+            value,
+            rollout.terminated,
+            rollout.truncated,
+            final_value[:rows].view(steps, envs),
+            self.config.gamma,
+            self.config.lam,
+        )
+        spread, centre = torch.std_mean(advantage, correction=0)
+        samples.value.copy_(value[:steps].flatten())
+        samples.returns.copy_(returns.flatten())
+        samples.advantage.copy_(((advantage - centre) / (spread + ADVANTAGE_EPSILON)).flatten())
+        self._old_std = self.actor.std.detach().clone()
+        return 1.0 - advantage.var(correction=0) / returns.var(correction=0).clamp_min(1e-8)
+
+    def _value(self, critic_obs: Tensor) -> Tensor:
+        value: Tensor = self.critic(self.critic_obs_normalizer(critic_obs)).squeeze(-1)
+        return value
+
+    def _learn(self, batch: Samples, size: int) -> None:
+        """One optimiser step on `batch`, whose first `size` rows are as collected."""
+        config, std = self.config, self.actor.std
+        mean = self.actor(batch.obs)
+        log_std = std.log().sum()
+        score = ((batch.action - mean) / std).square().sum(-1)
+        ratio = (-0.5 * score - (log_std + HALF_LOG_2PI * std.numel()) - batch.log_prob).exp()
+        surrogate = policy_loss(ratio, batch.advantage, config.clip)
+        clip = config.clip if config.value_clip else None
+        value = self.critic(batch.critic_obs).squeeze(-1)
+        critic_loss = value_loss(value, batch.value, batch.returns, clip)
+        entropy = log_std + (0.5 + HALF_LOG_2PI) * std.numel()
+        loss = surrogate + config.value_coef * critic_loss - config.entropy_coef * entropy
+        losses = [surrogate, critic_loss, entropy]
+        if config.symmetry == "mirror_loss":
+            assert self._mirror is not None
+            mirrored = self.actor(self._mirror.obs(batch.obs))
+            losses.append(mse_loss(mirrored, self._mirror.action(mean.detach())))
+            loss = loss + config.mirror_coef * losses[-1]
+        self._actor_flat.grad.zero_()
+        self._critic_flat.grad.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            kl = gaussian_kl(mean[:size], std, batch.mean[:size], self._old_std).mean()
+            outside = ((ratio - 1.0).abs() > config.clip).to(self.dtype).mean()
+            self._step(loss, kl, [*losses, kl, outside])
+
+    def _step(self, loss: Tensor, kl: Tensor, metrics: list[Tensor]) -> None:
+        """Clip the gradients, adapt the learning rate and step, unless something is not finite."""
+        config = self.config
+        norms = [self._actor_flat.grad_norm(), self._critic_flat.grad_norm()]
+        finite = torch.isfinite(loss + norms[0] + norms[1])
+        for flat, norm in zip((self._actor_flat, self._critic_flat), norms, strict=True):
+            flat.grad.mul_((config.max_grad_norm / (norm + 1e-6)).clamp_max_(1.0))
+        if config.schedule == "adaptive":
+            adapted = adapted_learning_rate(self.learning_rate, kl, config.target_kl)
+            self.learning_rate.copy_(torch.where(finite, adapted, self.learning_rate))
+        self._found_inf.copy_(~finite)
+        self._optimizer.step()
+        self.actor.clamp_std()
+        rate = self.learning_rate.to(self.dtype)
+        row = torch.stack([*metrics, rate, self.actor.std.mean(), *norms, torch.ones_like(rate)])
+        self._sums.add_(torch.where(finite, row, 0.0))
+
+    def _metrics(self, explained: Tensor, *folded: Tensor) -> dict[str, Tensor]:
+        count = self._sums[-1].clone()
+        averages = (self._sums[:-1] / count).unbind()
+        metrics = dict(zip(self._metric_names, averages, strict=True))
+        metrics["explained_variance"] = explained
+        skipped = self.config.epochs * self.config.minibatches - count
+        metrics["non_finite_updates"] = skipped + sum((~ok).to(self.dtype) for ok in folded)
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """A snapshot of everything that decides how learning goes on.
+
+        Tensors are clones; the rest is plain values, so `torch.load(weights_only=True)` reads it.
+        """
+        state: dict[str, Any] = {
+            name: {key: value.clone() for key, value in module.state_dict().items()}
+            for name, module in self._modules().items()
+        }
+        for name, flat in (("actor", self._actor_flat), ("critic", self._critic_flat)):
+            moments = self._optimizer.state[flat.vector]
+            state[f"optimizer_{name}"] = {key: value.clone() for key, value in moments.items()}
+        state["learning_rate"] = self.learning_rate.clone()
+        state["generator"] = {
+            "device": self.device.type,
+            "state": self.generator.get_state().clone(),
+        }
+        state["seed"], state["iteration"] = self.seed, self.iteration
+        return state
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up a state given by `state_dict`, from whatever device.
+
+        The random stream goes on where it was. A state from another kind of device has another
+        kind of stream: there it starts anew from the saved seed and iteration.
+
+        Raises:
+          ConfigError: the state is of other sizes or of another kind of network.
+        """
+        modules = self._modules()
+        targets: dict[str, dict[str, Tensor]] = {
+            name: module.state_dict() for name, module in modules.items()
+        }
+        targets["optimizer_actor"] = self._optimizer.state[self._actor_flat.vector]
+        targets["optimizer_critic"] = self._optimizer.state[self._critic_flat.vector]
+        for name, target in targets.items():
+            _check_layout(name, state.get(name, {}), target)
+        for name, target in targets.items():
+            for key, tensor in target.items():
+                tensor.copy_(state[name][key])
+        self.learning_rate.copy_(state["learning_rate"])
+        self.seed, self.iteration = int(state["seed"]), int(state["iteration"])
+        if state["generator"]["device"] == self.device.type:
+            self.generator.set_state(state["generator"]["state"].cpu())
+        else:
+            self.generator.manual_seed(self.seed + self.iteration)
+        self._refresh()
+
+    def policy_module(self) -> DeterministicPolicy:
+        """The policy as it stands: raw observation (B, O) to mean action (B, A). A copy."""
+        normalizer = self.obs_normalizer
+        return DeterministicPolicy(self.actor.mlp, normalizer.shift, normalizer.inv_scale)
+
+    def _modules(self) -> dict[str, nn.Module]:
+        return {
+            "actor": self.actor,
+            "critic": self.critic,
+            "obs_normalizer": self.obs_normalizer,
+            "critic_obs_normalizer": self.critic_obs_normalizer,
+        }
+
+    @torch.no_grad()
+    def _refresh(self) -> None:
+        """Derive what `act` and the mirror read from parameters and statistics."""
+        self.obs_normalizer.refresh()
+        self.critic_obs_normalizer.refresh()
+        std = self.actor.std
+        self._peak_log_prob = -(std.log().sum() + HALF_LOG_2PI * std.numel())  # ()
+        if self._mirror is not None:
+            self._mirror.refresh(self.obs_normalizer, self.critic_obs_normalizer)
+
+
+def _check_layout(name: str, state: dict[str, Tensor], target: dict[str, Tensor]) -> None:
+    came = {key: tuple(value.shape) for key, value in state.items()}
+    wanted = {key: tuple(value.shape) for key, value in target.items()}
+    if came != wanted:
+        differing = sorted(k for k in came.keys() | wanted.keys() if came.get(k) != wanted.get(k))
+        key = differing[0]
+        raise ConfigError(
+            f"learner state: {name}.{key} has shape {came.get(key, 'none')} in the checkpoint and "
+            f"{wanted.get(key, 'none')} here; build the learner with the checkpoint's own config"
+        )

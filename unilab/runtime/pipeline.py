@@ -1,0 +1,341 @@
+"""Runs control steps of groups of envs: actions in, transitions out.
+
+The order of one control step, per group::
+
+    submit   apply_action kernel, then physics starts
+    finish   wait for physics, phase A kernel over all rows
+             where an episode ended: sample a new state, write it, its sensors, observe it
+             interval pushes are added to qvel
+
+With overlap, physics runs on a thread of its own: while one group's step is in flight, kernels of
+another run here. Without, `submit` runs physics before it returns. Both give the same numbers, for
+any number of groups, shards and threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unilab.errors import PhysicsError
+from unilab.physics.base import Physics, Ticket
+from unilab.physics.mujoco_cpu import MujocoCpu
+from unilab.runtime.shards import Shards
+from unilab.runtime.threads import ENVS_PER_BLOCK, ThreadPlan
+from unilab.runtime.timers import Timers
+from unilab.tasks.base import BuiltTask
+from unilab_kernels.fuse import ARRAYS, seed_key
+from unilab_kernels.spec import BAD_TERM, FAILURES
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+I32 = NDArray[np.int32]
+U8 = NDArray[np.uint8]
+
+# Written by one step and read in the next: saved with a checkpoint, beside the physics.
+SAVED = ("fields_io", "step_io", "start_step_io", "episode_io", "return_io", "log_io",
+         "obs_out", "critic_obs_out")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """What one control step of a group gave. Views, valid until the group's next `finish`.
+
+    Attributes:
+      start, stop: the group's env range; Ng = stop - start.
+      action: (Ng, A) f32 as applied, after the clip.
+      reward: (Ng,) f32.
+      terminated, truncated: (Ng,) u8; terminated wins, never both.
+      obs, critic_obs: (Ng, O), (Ng, C) f32, what the policy sees next (of the new episode, where
+        one began).
+      final_obs, final_critic_obs: (Ng, O), (Ng, C) f32, the true observations before the reset;
+        valid where terminated or truncated.
+      done_ids: (n,) i32 global ids of the envs whose episode ended.
+    """
+
+    start: int
+    stop: int
+    action: F32
+    reward: F32
+    terminated: U8
+    truncated: U8
+    obs: F32
+    critic_obs: F32
+    final_obs: F32
+    final_critic_obs: F32
+    done_ids: I32
+
+
+class Pipeline:
+    """N envs of a task, stepped in groups.
+
+    Args:
+      built: the task.
+      plan: threads, shards, groups.
+      seed: of everything the envs draw.
+      rank: of this process; each rank draws its own numbers.
+      num_envs: N; None takes the config's.
+      timers: where times go.
+
+    Attributes:
+      arrays: the kernels' arrays by name, over all envs.
+    """
+
+    def __init__(
+        self,
+        built: BuiltTask,
+        plan: ThreadPlan,
+        *,
+        seed: int,
+        rank: int = 0,
+        num_envs: int | None = None,
+        timers: Timers | None = None,
+    ) -> None:
+        self.built, self.plan, self.seed = built, plan, seed
+        self.num_envs = built.config.physics.num_envs if num_envs is None else num_envs
+        self.groups = cut_groups(self.num_envs, plan.groups)
+        self.timers = timers or Timers()
+        self.physics: Physics = MujocoCpu(
+            built.robot.model,
+            num_envs=self.num_envs,
+            groups=self.groups,
+            substeps=built.config.physics.substeps,
+            threads=plan.physics,
+            overlap=plan.overlap,
+        )
+        self.arrays = self._make_arrays(seed, rank)
+        self._ordered = tuple(self.arrays[name] for name in ARRAYS)
+        self._kernels = built.kernel.load()
+        self._step = (
+            self._kernels.step_parallel if plan.threads_per_shard > 1 else self._kernels.step_serial
+        )
+        self._shards = Shards(plan.shards, plan.threads_per_shard)
+        self._tickets: list[Ticket | None] = [None] * len(self.groups)
+
+    # -- stepping -------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Begin a new episode in every env; with `episode.random_start`, at a random age."""
+        self._begin_episodes(np.arange(self.num_envs, dtype=np.int32))
+        if self.built.config.episode.random_start:
+            ages = np.random.Generator(np.random.Philox(key=self.seed)).integers(
+                0, self.built.max_steps, self.num_envs
+            )
+            self.arrays["step_io"][:] = ages
+            self.arrays["start_step_io"][:] = ages
+
+    def observe(self, group: int) -> tuple[F32, F32]:
+        """Return the (Ng, O) and (Ng, C) observations that the group's next action is for."""
+        envs = self.groups[group]
+        return self.arrays["obs_out"][envs], self.arrays["critic_obs_out"][envs]
+
+    def submit(self, group: int, action: F32) -> None:
+        """Start a control step of a group with the policy's action (Ng, A) f32."""
+        assert self._tickets[group] is None, "finish the group's step first"
+        envs = self.groups[group]
+        with self.timers.span("kernel", busy="kernel", group=group):
+            self.arrays["policy_action_in"][envs] = action
+            self._run(self._kernels.apply_action, envs)
+        with self.timers.span("physics", group=group):
+            self._tickets[group] = self.physics.submit(group, self.arrays["ctrl_out"][envs])
+
+    def finish(self, group: int) -> Transitions:
+        """Wait for the group's step, run the kernels and begin new episodes where one ended.
+
+        Raises:
+          PhysicsError: a term gave a non-finite number for a finite state.
+          ShardError: a kernel raised.
+        """
+        ticket = self._tickets[group]
+        assert ticket is not None, "submit first"
+        self._tickets[group] = None
+        envs = self.groups[group]
+        with self.timers.span("physics", group=group):
+            view = self.physics.wait(ticket)
+        self.timers.add_busy("physics", ticket.span_ns, group)
+        with self.timers.span("kernel", busy="kernel", group=group):
+            failures = self.arrays["failure_io"][envs]
+            np.copyto(failures, view.failures, where=(failures == 0) & (view.failures != 0))
+            self._run(self._step, envs)
+        with self.timers.span("reset", busy="reset", group=group):
+            done = self.arrays["terminated_out"][envs] | self.arrays["truncated_out"][envs]
+            done_ids = (np.flatnonzero(done) + envs.start).astype(np.int32)
+            if len(done_ids):
+                self._check_terms(done_ids)
+                self._begin_episodes(done_ids)
+            self._push(envs, done)
+        return self._transitions(envs, done_ids)
+
+    def _run(self, kernel: Any, envs: slice) -> None:
+        first, last = envs.start // ENVS_PER_BLOCK, -(-envs.stop // ENVS_PER_BLOCK)
+        self._shards.run(kernel, first, last, self.num_envs, self._ordered)
+
+    def _begin_episodes(self, env_ids: I32) -> None:
+        """Phases B and C: new states, their sensors, and the first observation of each."""
+        arrays = self.arrays
+        self._kernels.sample_resets(env_ids, *self._ordered)
+        self.physics.write_state(
+            env_ids, arrays["reset_qpos_out"][env_ids], arrays["reset_qvel_out"][env_ids]
+        )
+        rest = np.broadcast_to(arrays["ctrl_offset_in"], (len(env_ids), 1, self.num_actions))
+        self.physics.reset_sensors(env_ids, rest)
+        self._kernels.observe_resets(env_ids, *self._ordered)
+
+    def _push(self, envs: slice, done: U8) -> None:
+        """Phase D: add what interval events ask for to qvel, in f64."""
+        pushed = self.arrays["pushed_out"][envs]
+        if not pushed.any():
+            return
+        ids = (np.flatnonzero(pushed & (done == 0)) + envs.start).astype(np.int32)
+        model = self.built.robot.model
+        qvel = self.physics.state[ids, -1, 1 + model.nq : 1 + model.nq + model.nv]
+        self.physics.write_state(ids, None, qvel + self.arrays["push_out"][ids])
+
+    def _check_terms(self, done_ids: I32) -> None:
+        bad = done_ids[self.arrays["failure_io"][done_ids] == BAD_TERM]
+        if len(bad):
+            raise PhysicsError(self._blame(int(bad[0])), [int(i) for i in bad])
+
+    def _blame(self, env_id: int) -> str:
+        """Name the term whose result is not finite."""
+        kernel = self.built.kernel
+        for group, layout, rows in (
+            ("actor", kernel.actor_layout, self.arrays["obs_out"]),
+            ("critic", kernel.critic_layout, self.arrays["critic_obs_out"]),
+        ):
+            for part in layout:
+                values = rows[env_id, part.start : part.stop]
+                if not np.isfinite(values).all():
+                    return f"observations.{group}.{part.name} gave {values.tolist()}"
+        return f"a reward term (of {', '.join(kernel.reward_names)}) gave a number that is not finite"
+
+    def _transitions(self, envs: slice, done_ids: I32) -> Transitions:
+        arrays = self.arrays
+        action = self.built.kernel.carried_slices["action"]
+        return Transitions(
+            start=envs.start,
+            stop=envs.stop,
+            action=arrays["fields_io"][envs, action],
+            reward=arrays["reward_out"][envs],
+            terminated=arrays["terminated_out"][envs],
+            truncated=arrays["truncated_out"][envs],
+            obs=arrays["obs_out"][envs],
+            critic_obs=arrays["critic_obs_out"][envs],
+            final_obs=arrays["final_obs_out"][envs],
+            final_critic_obs=arrays["final_critic_obs_out"][envs],
+            done_ids=done_ids,
+        )
+
+    # -- what is inside -------------------------------------------------------------------------
+
+    @property
+    def num_actions(self) -> int:
+        """A."""
+        return len(self.built.model.ctrl_offset)
+
+    def field(self, name: str) -> F32:
+        """Return a carried field of all envs, (N, size) f32, to read or write between steps."""
+        return self.arrays["fields_io"][:, self.built.kernel.carried_slices[name]]
+
+    def qpos(self) -> F64:
+        """Return the positions of all envs after the last step, (N, nq) f64."""
+        return self.physics.state[:, -1, 1 : 1 + self.built.robot.model.nq]
+
+    def qvel(self) -> F64:
+        """Return the velocities of all envs after the last step (before a push), (N, nv) f64."""
+        model = self.built.robot.model
+        return self.physics.state[:, -1, 1 + model.nq : 1 + model.nq + model.nv]
+
+    def take_log(self) -> dict[str, float]:
+        """Return the statistics since the last call, and start anew.
+
+        Returns:
+          "reward/<term>" weighted, per second; "metric/<term>" for a term of weight 0, unweighted;
+          "episode/return", "episode/length_s" of the episodes that ended (absent if none did);
+          "termination/<term>", "termination/timeout": share of those; "failure/<reason>": count.
+        """
+        kernel, log = self.built.kernel, self.arrays["log_io"]
+        sums = dict(zip(kernel.log_names, np.add.reduce(log, axis=0).tolist(), strict=True))
+        log[:] = 0.0
+        steps, episodes = max(sums["steps"], 1.0), sums["episodes"]
+        result: dict[str, float] = {"episode/ended": episodes}
+        if episodes:
+            result["episode/return"] = sums["return_sum"] / episodes
+            result["episode/length_s"] = sums["length_sum"] / episodes * self.built.control_dt
+            result["termination/timeout"] = sums["timeouts"] / episodes
+            for name in kernel.termination_names:
+                result[f"termination/{name}"] = sums[f"termination/{name}"] / episodes
+        result["reward/total"] = sums["reward_sum"] / steps / self.built.control_dt
+        for name, weight in zip(kernel.reward_names, kernel.weights.tolist(), strict=True):
+            mean = sums[f"reward/{name}"] / steps
+            result[f"reward/{name}" if weight else f"metric/{name}"] = mean * (weight or 1.0)
+        for reason in FAILURES[1:]:
+            if sums[f"failure/{reason}"]:
+                result[f"failure/{reason}"] = sums[f"failure/{reason}"]
+        return result
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything carried from step to step, as arrays. No step may be in flight."""
+        assert all(t is None for t in self._tickets), "finish every group first"
+        state = {name: self.arrays[name].copy() for name in SAVED}
+        return {"arrays": state, "physics": dict(self.physics.snapshot())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        for name in SAVED:
+            self.arrays[name][:] = np.asarray(state["arrays"][name])
+        self.physics.restore(state["physics"])
+
+    def close(self) -> None:
+        """Release all threads."""
+        self._shards.close()
+        self.physics.close()
+
+    def _make_arrays(self, seed: int, rank: int) -> dict[str, Any]:
+        """Allocate what the kernels read and write; nothing is allocated later."""
+        built, kernel, n = self.built, self.built.kernel, self.num_envs
+        model, a = built.robot.model, len(built.model.ctrl_offset)
+        blocks = -(-n // ENVS_PER_BLOCK)
+        given = {
+            "state_in": self.physics.state,
+            "sensor_in": self.physics.sensors,
+            "default_qpos_in": np.array(built.robot.default_qpos),
+            "ctrl_offset_in": np.array(built.model.ctrl_offset, np.float64),
+            "ctrl_scale_in": np.array(built.ctrl_scale, np.float64),
+            "action_clip_in": np.array([built.config.actions.clip], np.float32),
+            "weights_in": kernel.weights.copy(),
+            "params_in": kernel.params.copy(),
+            "constants_in": kernel.constants.copy(),
+            "seed_in": seed_key(seed, rank),
+            "max_steps_in": np.array([built.max_steps], np.int32),
+        }
+        shapes: dict[str, tuple[int, ...]] = {
+            "policy_action_in": (n, a),
+            "ctrl_out": (n, built.config.physics.substeps, a),
+            "fields_io": (n, kernel.num_fields),
+            "log_io": (blocks, len(kernel.log_names)),
+            "scratch_io": (blocks, kernel.num_scratch),
+            "obs_out": (n, kernel.num_obs),
+            "critic_obs_out": (n, kernel.num_critic_obs),
+            "final_obs_out": (n, kernel.num_obs),
+            "final_critic_obs_out": (n, kernel.num_critic_obs),
+            "reset_qpos_out": (n, model.nq),
+            "reset_qvel_out": (n, model.nv),
+            "push_out": (n, model.nv),
+        }
+        dtypes = {"f32": np.float32, "f64": np.float64, "u8": np.uint8, "i32": np.int32}
+        return {
+            name: given[name] if name in given else np.zeros(shapes.get(name, (n,)), dtypes[dtype])
+            for name, (_, dtype, _) in ARRAYS.items()
+        }
+
+
+def cut_groups(num_envs: int, groups: int) -> tuple[slice, ...]:
+    """Cut [0, N) into ranges of whole blocks, as even as they come."""
+    blocks = -(-num_envs // ENVS_PER_BLOCK)
+    cuts = [min(num_envs, ENVS_PER_BLOCK * (blocks * g // groups)) for g in range(groups + 1)]
+    return tuple(slice(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True))

@@ -1,0 +1,75 @@
+"""Runs a kernel over a range of env blocks, cut into shards, on a thread pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numba
+
+from unilab.errors import ShardError
+from unilab.runtime.threads import ENVS_PER_BLOCK
+
+# Handing a shard to a worker and waiting for it costs about 30 us; a block of 64 envs takes longer
+# than that only for two or more blocks a shard.
+MIN_BLOCKS_PER_SHARD = 2
+
+
+class Shards:
+    """W workers that run a kernel side by side. The kernels release the GIL.
+
+    Shards are cut at block borders and a block never depends on another, so the number of shards
+    never changes a result. The caller works too: with one shard no thread is started.
+
+    Args:
+      count: W.
+      threads_per_shard: Numba threads that each worker may use inside a parallel kernel.
+    """
+
+    def __init__(self, count: int, threads_per_shard: int = 1) -> None:
+        self.count = count
+        self.threads_per_shard = threads_per_shard
+        self._pool = ThreadPoolExecutor(count - 1, "unilab-shard") if count > 1 else None
+
+    def run(
+        self, kernel: Callable[..., None], first: int, last: int, num_envs: int, arrays: tuple[Any, ...]
+    ) -> None:
+        """Run ``kernel(first_block, last_block, num_envs, *arrays)`` over blocks [first, last).
+
+        Raises:
+          ShardError: a shard raised; carries its range of envs.
+        """
+        blocks = last - first
+        count = max(1, min(self.count, blocks // MIN_BLOCKS_PER_SHARD))
+        cuts = [first + blocks * k // count for k in range(count + 1)]
+        futures: list[Future[None]] = []
+        if self._pool is not None:
+            futures = [
+                self._pool.submit(self._work, kernel, cuts[k], cuts[k + 1], num_envs, arrays)
+                for k in range(1, count)
+            ]
+        try:
+            self._work(kernel, cuts[0], cuts[1], num_envs, arrays)
+        finally:
+            for future in futures:  # never leave a worker writing into arrays that go on
+                future.exception()
+        for future in futures:
+            future.result()
+
+    def _work(
+        self, kernel: Callable[..., None], first: int, last: int, num_envs: int, arrays: tuple[Any, ...]
+    ) -> None:
+        try:
+            if self.threads_per_shard > 1:
+                numba.set_num_threads(self.threads_per_shard)  # is per thread, so set it in each
+            kernel(first, last, num_envs, *arrays)
+        except Exception as error:
+            start, stop = first * ENVS_PER_BLOCK, min(last * ENVS_PER_BLOCK, num_envs)
+            raise ShardError(start, stop, error) from error
+
+    def close(self) -> None:
+        """Stop the workers."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None

@@ -1,0 +1,76 @@
+"""Times of the main line and of each resource, taken without synchronising anything.
+
+*Exposed* spans are those of the main line; they add up to the step. *Busy* time is what a resource
+(physics, kernel, learner) worked, whether or not the main line was waiting for it: the difference
+is what overlap hides.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+
+@dataclass(frozen=True)
+class Span:
+    """One traced piece of work; times from `perf_counter_ns`."""
+
+    name: str
+    group: int
+    begin_ns: int
+    end_ns: int
+
+
+class Timers:
+    """Adds up times until `take`.
+
+    Args:
+      trace: keep every span as well, for a look at the overlap (costs memory).
+    """
+
+    def __init__(self, *, trace: bool = False) -> None:
+        self.trace: list[Span] | None = [] if trace else None
+        self._exposed: dict[str, int] = defaultdict(int)
+        self._busy: dict[str, int] = defaultdict(int)
+        self._since = perf_counter_ns()
+
+    @contextmanager
+    def span(self, name: str, *, busy: str | None = None, group: int = -1) -> Iterator[None]:
+        """Time a piece of the main line, also as busy time of a resource where given."""
+        begin = perf_counter_ns()
+        try:
+            yield
+        finally:
+            end = perf_counter_ns()
+            self._exposed[name] += end - begin
+            if busy is not None:
+                self._busy[busy] += end - begin
+            if self.trace is not None:
+                self.trace.append(Span(name, group, begin, end))
+
+    def add_busy(self, name: str, span_ns: tuple[int, int], group: int = -1) -> None:
+        """Add what a resource worked on a thread of its own."""
+        self._busy[name] += span_ns[1] - span_ns[0]
+        if self.trace is not None:
+            self.trace.append(Span(f"busy/{name}", group, *span_ns))
+
+    def take(self) -> dict[str, float]:
+        """Return the sums in ms since the last call and start anew.
+
+        Returns:
+          "stage/<name>_ms" exposed, "stage/other_ms" what no span covered, "stage/total_ms", and
+          "busy/<resource>_ms".
+        """
+        now = perf_counter_ns()
+        total = now - self._since
+        times = {f"stage/{name}_ms": ns * 1e-6 for name, ns in self._exposed.items()}
+        times["stage/other_ms"] = (total - sum(self._exposed.values())) * 1e-6
+        times["stage/total_ms"] = total * 1e-6
+        times.update({f"busy/{name}_ms": ns * 1e-6 for name, ns in self._busy.items()})
+        self._exposed.clear()
+        self._busy.clear()
+        self._since = now
+        return times

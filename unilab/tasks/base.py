@@ -1,0 +1,262 @@
+"""What a task is: a robot, what its terms may read, and how an action becomes ctrl."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+import unilab_kernels.commands
+import unilab_kernels.derived
+import unilab_kernels.events
+import unilab_kernels.observations
+import unilab_kernels.rewards
+import unilab_kernels.terminations  # noqa: F401  (these imports register the term library)
+from unilab.config import RunConfig, list_tasks
+from unilab.errors import ConfigError, nearest
+from unilab.physics.model import ContactSensorSpec, Robot, SensorSpec, compile_robot
+from unilab_kernels.fuse import FusedKernel, assemble
+from unilab_kernels.spec import CarriedField, KernelSpec, StateField
+from unilab_kernels.terms import TermError
+
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """Left-right symmetry of a vector: mirrored = vector[perm] * sign.
+
+    Attributes:
+      perm: (n,) i64.
+      sign: (n,) f32, +1 or -1.
+    """
+
+    perm: NDArray[np.int64]
+    sign: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class TaskModel:
+    """What a task's terms may read, and its action map, for one compiled robot.
+
+    Attributes:
+      fields: name -> where it is read from the physics.
+      constants: name -> number or (size,) array, from the model.
+      carried: name -> field carried between steps.
+      ctrl_offset: (A,) ctrl = offset + scale * action, in the unit of the actuator.
+      ctrl_scale: (A,).
+      mirrors: name of an observation term, or "action" -> its mirror; empty: no symmetry.
+    """
+
+    fields: Mapping[str, StateField]
+    constants: Mapping[str, float | NDArray[np.floating]]
+    ctrl_offset: F64
+    ctrl_scale: F64
+    carried: Mapping[str, CarriedField] = field(default_factory=dict)
+    mirrors: Mapping[str, Mirror] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: everything that is not a number in its YAML.
+
+    Attributes:
+      robot: MJCF file, a name in `unilab/assets` or a path.
+      describe: from the compiled robot to what the terms may read.
+      sensors: MuJoCo sensors that the task reads.
+      collision_geoms: patterns of the geoms that may collide; None keeps the file's choice.
+      camera: the camera of the video; None: a free one.
+    """
+
+    robot: str | Path
+    describe: Callable[[Robot], TaskModel]
+    sensors: Sequence[SensorSpec | ContactSensorSpec] = ()
+    collision_geoms: Sequence[str] | None = None
+    camera: str | None = None
+
+
+@dataclass(frozen=True)
+class BuiltTask:
+    """A task for one config: compiled robot, terms fused (not compiled yet).
+
+    Attributes:
+      control_dt: s.
+      max_steps: control steps of a full episode.
+    """
+
+    task: Task
+    config: RunConfig
+    robot: Robot
+    model: TaskModel
+    kernel: FusedKernel
+    control_dt: float
+    max_steps: int
+
+    @property
+    def ctrl_scale(self) -> F64:
+        """(A,) the task's action scale times the config's."""
+        return self.model.ctrl_scale * self.config.actions.scale
+
+
+def load_task(name: str) -> Task:
+    """Import a task by name or by the path of its .py file.
+
+    Raises:
+      ConfigError: no such task, or the file does not define ``TASK``.
+    """
+    if name.endswith(".py"):
+        module = _import_file(Path(name))
+    else:
+        names = [info.name for info in list_tasks()]
+        if name not in names:
+            raise ConfigError(f"unknown task '{name}'; {nearest(name, names)}")
+        module = import_module(f"unilab.tasks.{name}")
+    task = getattr(module, "TASK", None)
+    if not isinstance(task, Task):
+        raise ConfigError(f"{name}: a task file must define TASK = Task(...); it defines none")
+    return task
+
+
+def build_task(config: RunConfig) -> BuiltTask:
+    """Compile the robot and fuse the terms of a config.
+
+    Raises:
+      ConfigError: the model, a term or a parameter is not right.
+    """
+    task = load_task(config.task)
+    physics = config.physics
+    path = Path(physics.model) if physics.model else _robot_path(task, config.task)
+    robot = compile_robot(
+        path,
+        sensors=task.sensors,
+        timestep_s=physics.timestep_s,
+        collision_geoms=task.collision_geoms,
+    )
+    model = task.describe(robot)
+    control_dt = physics.timestep_s * physics.substeps
+    spec = KernelSpec(
+        name=Path(config.task).stem,
+        num_actions=int(robot.model.nu),
+        qpos_column=1,
+        nq=int(robot.model.nq),
+        qvel_column=1 + int(robot.model.nq),
+        nv=int(robot.model.nv),
+        state_fields=model.fields,
+        carried_fields=model.carried,
+        constants={**model.constants, "control_dt": control_dt},
+        actor=config.observations.actor,
+        critic=config.observations.critic,
+        rewards=config.rewards,
+        terminations=config.terminations,
+        commands=config.commands,
+        events=config.events,
+    )
+    try:
+        kernel = assemble(spec)
+    except TermError as error:
+        raise ConfigError(f"task '{config.task}': {error}") from error
+    max_steps = max(1, round(config.episode.length_s / control_dt))
+    return BuiltTask(task, config, robot, model, kernel, control_dt, max_steps)
+
+
+# -- helpers for task files ---------------------------------------------------------------------
+
+
+def root_fields(robot: Robot) -> dict[str, StateField]:
+    """Fields of a free base: base_pos, base_quat (wxyz), base_lin_vel_w, ang_vel_b.
+
+    Raises:
+      ConfigError: the robot has no free joint.
+    """
+    if robot.root_joint is None:
+        raise ConfigError(f"{robot.path}: this task needs a robot with a free joint; it has none")
+    qpos, qvel = root_starts(robot)
+    first_v = 1 + int(robot.model.nq) + qvel
+    return {
+        "base_pos": StateField(_range(1 + qpos, 3)),
+        "base_quat": StateField(_range(1 + qpos + 3, 4)),
+        "base_lin_vel_w": StateField(_range(first_v, 3)),
+        "ang_vel_b": StateField(_range(first_v + 3, 3)),
+    }
+
+
+def root_starts(robot: Robot) -> tuple[int, int]:
+    """Return where the free joint starts in qpos and in qvel."""
+    joint = robot.model.joint(robot.root_joint)
+    return int(joint.qposadr[0]), int(joint.dofadr[0])
+
+
+def joint_fields(robot: Robot) -> dict[str, StateField]:
+    """Fields of the actuated joints in actuator order: joint_pos (A,), joint_vel (A,)."""
+    qpos = robot.qpos_ids(robot.joint_names)
+    qvel = robot.qvel_ids(robot.joint_names)
+    return {
+        "joint_pos": StateField(tuple(1 + int(i) for i in qpos)),
+        "joint_vel": StateField(tuple(1 + int(robot.model.nq) + int(i) for i in qvel)),
+    }
+
+
+def sensor_field(robot: Robot, name: str, *, scalar: bool = False) -> StateField:
+    """Field of a declared sensor."""
+    where = robot.sensors[name]
+    columns = _range(where.start, where.stop - where.start)
+    return StateField(columns, source="sensor", reduce=where.reduce, scalar=scalar)
+
+
+def joint_constants(robot: Robot, *, soft_fraction: float = 0.9) -> dict[str, NDArray[np.floating]]:
+    """Constants of the actuated joints: default_joint_pos, soft_lower, soft_upper, indices, gains.
+
+    Args:
+      robot: the compiled robot.
+      soft_fraction: soft limits are the middle +- this share of half the range.
+    """
+    names = robot.joint_names
+    ids = robot.qpos_ids(names)
+    ranges = robot.joint_ranges(names)
+    middle, half = ranges.mean(axis=1), 0.5 * soft_fraction * (ranges[:, 1] - ranges[:, 0])
+    rows = robot.actuator_table()
+    return {
+        "default_joint_pos": robot.default_qpos[ids],
+        "soft_lower": middle - half,
+        "soft_upper": middle + half,
+        "joint_qpos_ids": ids.astype(np.float64),
+        "joint_qvel_ids": robot.qvel_ids(names).astype(np.float64),
+        "kp": np.array([row.kp for row in rows]),
+        "kd": np.array([row.kd for row in rows]),
+        "effort_limit": np.array([row.force_range[1] for row in rows]),
+    }
+
+
+def _range(start: int, count: int) -> tuple[int, ...]:
+    return tuple(range(start, start + count))
+
+
+def _robot_path(task: Task, name: str) -> Path:
+    path = Path(task.robot)
+    if path.is_absolute():
+        return path
+    beside = Path(name).parent / path
+    return beside if name.endswith(".py") and beside.exists() else ASSETS / path
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"task file '{path}' does not exist")
+    name = f"_unilab_task_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except TermError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return module
