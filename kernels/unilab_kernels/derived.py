@@ -30,18 +30,18 @@ def lin_vel_b(base_quat, base_lin_vel_w, out):  # type: ignore[no-untyped-def]
 
 
 @derived(size="joint_pos")
-def joint_torque(joint_pos, joint_vel, joint_target, kp, kd, effort_limit, out):  # type: ignore[no-untyped-def]
+def joint_torque(joint_pos, joint_vel, ctrl, kp, kd, effort_limit, out):  # type: ignore[no-untyped-def]
     """Torque of the affine position servos, N m: clip(kp (target - q) - kd qdot).
 
     Args:
       joint_pos: (A,) rad.
       joint_vel: (A,) rad/s.
-      joint_target: (A,) rad, the servo set-point.
+      ctrl: (A,) rad, the servo set-point.
       kp: (A,) N m/rad.
       kd: (A,) N m s/rad.
       effort_limit: (A,) N m.
       out: (A,) N m.
     """
     for j in range(len(out)):
-        torque = kp[j] * (joint_target[j] - joint_pos[j]) - kd[j] * joint_vel[j]
+        torque = kp[j] * (ctrl[j] - joint_pos[j]) - kd[j] * joint_vel[j]
         out[j] = min(max(torque, -effort_limit[j]), effort_limit[j])

@@ -45,7 +45,8 @@ class LoadedConfig:
           ConfigError: the value does not fit.
         """
         layers = Layers()
-        layers.lay([], to_plain(self.config), lambda dotted: self.origins.get(dotted, DEFAULT))
+        known = self.origins
+        layers.lay([], to_plain(self.config), lambda k: known.get(k, DEFAULT), null_removes=False)
         layers.replace(key.split("."), value, lambda _: origin)
         return _finish(layers)
 

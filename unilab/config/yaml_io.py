@@ -106,7 +106,7 @@ def _check_names(values: Mapping[Any, Any], prefix: str, lines: dict[str, int], 
                 f"and _{hint}"
             )
         # thresholds are named by metrics, such as episode/return
-        if isinstance(value, dict) and f"{prefix}{name}" != "evaluation.thresholds":
+        if isinstance(value, dict) and not f"{prefix}{name}".endswith("evaluation.thresholds"):
             _check_names(value, f"{prefix}{name}.", lines, shown)
 
 

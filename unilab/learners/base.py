@@ -115,6 +115,8 @@ class LearnerSpec:
 class Learner(Protocol):
     """An on-policy learner, as the runner sees it."""
 
+    device: torch.device
+
     def act(self, obs: Tensor, explore: bool = True) -> ActOutput:
         """Choose actions for raw observations (B, O). Never waits for the device."""
         ...

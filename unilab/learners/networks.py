@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from unilab.errors import ConfigError
+from unilab.learners.activations import ACTIVATIONS
 
 # Bounds of the exploration noise, in units of the action. Below the lower one an optimiser step
 # can change the noise by several times its size; above the upper one nothing is learnt.
@@ -21,49 +21,6 @@ MIN_STD, MAX_STD = 1e-2, 1e2
 POLICY_GAIN = 0.01
 # Parameters start at multiples of this many entries of the flat vector (a 64-byte line of f32).
 ALIGNMENT = 16
-
-
-class _Elu(torch.autograd.Function):
-    """ELU from exp(x) - 1 instead of expm1, with the gradient taken from the result.
-
-    Differs from expm1 by one rounding of 1 (6e-8 in f32) and takes about half the time on a CPU,
-    where expm1 costs as much as the matrix product before it.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = _elu(x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (y,) = ctx.saved_tensors
-        result: Tensor = torch.ops.aten.elu_backward(grads[0], 1.0, 1.0, 1.0, True, y)
-        return result
-
-
-def _elu(x: Tensor) -> Tensor:
-    below = torch.clamp_max(x, 0.0).exp_().sub_(1.0)
-    return torch.maximum(x, below, out=below)
-
-
-def elu(x: Tensor) -> Tensor:
-    """ELU with alpha 1, any shape and float dtype."""
-    if torch.is_grad_enabled() and x.requires_grad:
-        result: Tensor = _Elu.apply(x)  # type: ignore[no-untyped-call]
-        return result
-    return _elu(x)
-
-
-# Name in the config: (function used in training, module used in an exported policy).
-ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], type[nn.Module]]] = {
-    "elu": (elu, nn.ELU),
-    "relu": (torch.relu, nn.ReLU),
-    "tanh": (torch.tanh, nn.Tanh),
-    "silu": (functional.silu, nn.SiLU),
-    "gelu": (functional.gelu, nn.GELU),
-}
 
 
 class MLP(nn.Module):
@@ -91,7 +48,7 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         self.activation = activation
-        self._function = ACTIVATIONS[activation][0]
+        self._function = ACTIVATIONS[activation].module()
         linears = []
         for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
             layer = nn.Linear(fan_in, fan_out, device=device, dtype=dtype)
@@ -119,7 +76,7 @@ class MLP(nn.Module):
         modules: list[nn.Module] = []
         for i, layer in enumerate(self.linears):
             if i:
-                modules.append(ACTIVATIONS[self.activation][1]())
+                modules.append(ACTIVATIONS[self.activation].module())
             copy = nn.Linear(layer.in_features, layer.out_features).to(layer.weight)
             copy.load_state_dict(layer.state_dict())
             modules.append(copy)

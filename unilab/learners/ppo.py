@@ -7,19 +7,25 @@ drawn for each epoch, normalisers are frozen within an iteration, and nothing wa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss
 
 from unilab.buffers.rollout import Rollout
 from unilab.config.schema import PPOConfig
 from unilab.errors import ConfigError
 from unilab.learners.base import ActOutput, LearnerSpec
-from unilab.learners.losses import adapted_learning_rate, gaussian_kl, policy_loss, value_loss
+from unilab.learners.losses import (
+    HALF_LOG_2PI,
+    MAX_LEARNING_RATE,
+    MIN_LEARNING_RATE,
+    gaussian_kl,
+    learning_rate_factor,
+    policy_loss,
+    value_loss,
+)
 from unilab.learners.networks import (
     MLP,
     POLICY_GAIN,
@@ -30,9 +36,9 @@ from unilab.learners.networks import (
 from unilab.learners.normalize import RunningNormalizer
 from unilab.learners.returns import gae
 from unilab.learners.samples import Samples, SampleTable, TableMirror
+from unilab.learners.workspace import MLPWorkspace
 
 ADVANTAGE_EPSILON = 1e-8
-HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 # Averaged over the minibatches of an iteration, in the order they are stacked.
 MINIBATCH_METRICS = (
@@ -93,9 +99,11 @@ class PPO:
             if name != "loss/mirror" or config.symmetry == "mirror_loss"
         )
         # Sums of the metrics and, last, the number of minibatches that were finite.
+        self._one = torch.ones(1, device=device, dtype=dtype)
         self._sums = torch.zeros(len(self._metric_names) + 1, device=device, dtype=dtype)
         self._mirror = None if spec.symmetry is None else TableMirror(spec.symmetry, device, dtype)
-        self._table = self._make_table(0)
+        self._acting = MLPWorkspace(self.actor.mlp, 0, trains=False)
+        self._allocate(0)
         self._refresh()
 
     def _build_networks(self, init: torch.Generator) -> None:
@@ -131,10 +139,15 @@ class PPO:
         optimizer.found_inf = self._found_inf  # type: ignore[attr-defined]
         return optimizer
 
-    def _make_table(self, rows: int) -> SampleTable:
+    def _allocate(self, rows: int) -> None:
+        """Make room for updates from rollouts of `rows` samples."""
         size = rows // self.config.minibatches
-        mirror = self._mirror if self.config.symmetry == "augment" else None
-        return SampleTable(self.spec, rows, size, mirror, self.device, self.dtype)
+        mirrored = self.config.symmetry != "none"
+        mirror = self._mirror if mirrored else None
+        self._table = SampleTable(self.spec, rows, size, mirror, self.device, self.dtype)
+        held = 2 * size if mirrored else size
+        self._actor_work = MLPWorkspace(self.actor.mlp, held, trains=True)
+        self._critic_work = MLPWorkspace(self.critic, held, trains=True)
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = True) -> ActOutput:
@@ -147,7 +160,9 @@ class PPO:
         Returns:
           action (B, A), mean (B, A), log_prob (B,), freshly allocated.
         """
-        mean = self.actor(self.obs_normalizer(obs))
+        if self._acting.rows < obs.shape[0]:
+            self._acting = MLPWorkspace(self.actor.mlp, obs.shape[0], trains=False)
+        mean = self._acting.forward(self.obs_normalizer(obs)).clone()
         if not explore:
             return ActOutput(mean, mean, self._peak_log_prob.expand(mean.shape[0]))
         noise = torch.empty_like(mean).normal_(generator=self.generator)
@@ -197,7 +212,7 @@ class PPO:
                 f"{steps} steps x {envs} envs = {rows} samples; lower it or raise num_envs"
             )
         if self._table.rows != rows:
-            self._table = self._make_table(rows)
+            self._allocate(rows)
         samples = self._table.samples
         self.obs_normalizer(rollout.obs[:steps].flatten(0, 1), out=samples.obs)
         self.critic_obs_normalizer(rollout.critic_obs[:steps].flatten(0, 1), out=samples.critic_obs)
@@ -205,18 +220,19 @@ class PPO:
         samples.mean.copy_(rollout.mean.flatten(0, 1))
         samples.log_prob.copy_(rollout.log_prob.flatten())
         value = rollout.reward.new_empty(steps + 1, envs)
-        value[:steps] = self.critic(samples.critic_obs).view(steps, envs)
-        value[steps] = self._value(rollout.critic_obs[steps])
+        self._evaluate(samples.critic_obs, value[:steps].view(-1))
+        self._evaluate(self.critic_obs_normalizer(rollout.critic_obs[steps]), value[steps])
         final_obs, final_index = rollout.final_rows()
-        final_value = rollout.reward.new_zeros(rows + 1)  # one more: where padding rows go
-        if final_obs.shape[0]:
-            final_value.scatter_(0, final_index, self._value(final_obs))
+        final_value = rollout.reward.new_empty(final_index.shape[0])
+        self._evaluate(self.critic_obs_normalizer(final_obs), final_value)
+        bootstrap = rollout.reward.new_zeros(rows + 1)  # one more: where padding rows go
+        bootstrap.scatter_(0, final_index, final_value)
         advantage, returns = gae(
             rollout.reward,
             value,
             rollout.terminated,
             rollout.truncated,
-            final_value[:rows].view(steps, envs),
+            bootstrap[:rows].view(steps, envs),
             self.config.gamma,
             self.config.lam,
         )
@@ -227,52 +243,72 @@ class PPO:
         self._old_std = self.actor.std.detach().clone()
         return 1.0 - advantage.var(correction=0) / returns.var(correction=0).clamp_min(1e-8)
 
-    def _value(self, critic_obs: Tensor) -> Tensor:
-        value: Tensor = self.critic(self.critic_obs_normalizer(critic_obs)).squeeze(-1)
-        return value
+    def _evaluate(self, critic_obs: Tensor, out: Tensor) -> None:
+        """Write the critic's values of normalised observations (B, C) to `out` (B,)."""
+        most = self._critic_work.rows
+        for rows, values in zip(torch.split(critic_obs, most), torch.split(out, most), strict=True):
+            values.copy_(self._critic_work.forward(rows)[:, 0])
 
+    @torch.no_grad()
     def _learn(self, batch: Samples, size: int) -> None:
         """One optimiser step on `batch`, whose first `size` rows are as collected."""
         config, std = self.config, self.actor.std
-        mean = self.actor(batch.obs)
+        used = slice(None) if config.symmetry == "augment" else slice(size)
+        mean = self._actor_work.forward(batch.obs)
+        value = self._critic_work.forward(batch.critic_obs[used])
+        score = (batch.action[used] - mean[used]).div_(std)  # (B, A) action noise in stds
+        square = score.square()
         log_std = std.log().sum()
-        score = ((batch.action - mean) / std).square().sum(-1)
-        ratio = (-0.5 * score - (log_std + HALF_LOG_2PI * std.numel()) - batch.log_prob).exp()
-        surrogate = policy_loss(ratio, batch.advantage, config.clip)
+        log_prob = square.sum(-1).mul_(-0.5).sub_(log_std + HALF_LOG_2PI * std.numel())
+        policy = policy_loss(log_prob, batch.log_prob[used], batch.advantage[used], config.clip)
         clip = config.clip if config.value_clip else None
-        value = self.critic(batch.critic_obs).squeeze(-1)
-        critic_loss = value_loss(value, batch.value, batch.returns, clip)
+        critic_loss, value_grad = value_loss(
+            value[:, 0], batch.value[used], batch.returns[used], clip
+        )
         entropy = log_std + (0.5 + HALF_LOG_2PI) * std.numel()
-        loss = surrogate + config.value_coef * critic_loss - config.entropy_coef * entropy
-        losses = [surrogate, critic_loss, entropy]
-        if config.symmetry == "mirror_loss":
-            assert self._mirror is not None
-            mirrored = self.actor(self._mirror.obs(batch.obs))
-            losses.append(mse_loss(mirrored, self._mirror.action(mean.detach())))
-            loss = loss + config.mirror_coef * losses[-1]
-        self._actor_flat.grad.zero_()
-        self._critic_flat.grad.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
-        with torch.no_grad():
-            kl = gaussian_kl(mean[:size], std, batch.mean[:size], self._old_std).mean()
-            outside = ((ratio - 1.0).abs() > config.clip).to(self.dtype).mean()
-            self._step(loss, kl, [*losses, kl, outside])
+        kl = gaussian_kl(mean[:size], std, batch.mean[:size], self._old_std)
+        metrics = [policy.loss, critic_loss, entropy]
 
-    def _step(self, loss: Tensor, kl: Tensor, metrics: list[Tensor]) -> None:
+        grad = policy.grad_log_prob
+        mean_grad = score.mul_(grad.unsqueeze(1)).div_(std)
+        if config.symmetry == "mirror_loss":
+            mirror_loss, mean_grad = self._mirror_loss(mean, size, mean_grad)
+            metrics.append(mirror_loss)
+        assert std.grad is not None
+        std.grad.copy_((square.t() @ grad - grad.sum() - config.entropy_coef).div_(std))
+        self._actor_work.backward(mean_grad)
+        self._critic_work.backward(value_grad.mul_(config.value_coef).unsqueeze(1))
+        self._step([*metrics, kl, policy.clip_fraction], kl)
+
+    def _mirror_loss(self, mean: Tensor, size: int, mean_grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean squared distance of the policy's answers to mirrored observations, `mean[size:]`,
+        from the mirror images of its answers to the observations, taken as given.
+
+        Returns the loss () and the gradient of the total loss by all of `mean`.
+        """
+        assert self._mirror is not None
+        error = mean[size:] - self._mirror.action(mean[:size])
+        loss = error.square().mean()
+        mirrored_grad = error.mul_(2.0 * self.config.mirror_coef / error.numel())
+        return loss, torch.cat([mean_grad, mirrored_grad])
+
+    def _step(self, metrics: list[Tensor], kl: Tensor) -> None:
         """Clip the gradients, adapt the learning rate and step, unless something is not finite."""
         config = self.config
-        norms = [self._actor_flat.grad_norm(), self._critic_flat.grad_norm()]
-        finite = torch.isfinite(loss + norms[0] + norms[1])
-        for flat, norm in zip((self._actor_flat, self._critic_flat), norms, strict=True):
-            flat.grad.mul_((config.max_grad_norm / (norm + 1e-6)).clamp_max_(1.0))
+        norms = torch.stack([self._actor_flat.grad_norm(), self._critic_flat.grad_norm()])
+        row = torch.stack(metrics)
+        finite = torch.isfinite(row.sum() + norms.sum())
+        scale = (config.max_grad_norm / (norms + 1e-6)).clamp_max_(1.0)
+        self._actor_flat.grad.mul_(scale[0])
+        self._critic_flat.grad.mul_(scale[1])
         if config.schedule == "adaptive":
-            adapted = adapted_learning_rate(self.learning_rate, kl, config.target_kl)
-            self.learning_rate.copy_(torch.where(finite, adapted, self.learning_rate))
+            factor = torch.where(finite, learning_rate_factor(kl, config.target_kl), 1.0)
+            self.learning_rate.mul_(factor).clamp_(MIN_LEARNING_RATE, MAX_LEARNING_RATE)
         self._found_inf.copy_(~finite)
         self._optimizer.step()
         self.actor.clamp_std()
-        rate = self.learning_rate.to(self.dtype)
-        row = torch.stack([*metrics, rate, self.actor.std.mean(), *norms, torch.ones_like(rate)])
+        rest = torch.stack([self.learning_rate.to(self.dtype), self.actor.std.mean()])
+        row = torch.cat([row, rest, norms, self._one])
         self._sums.add_(torch.where(finite, row, 0.0))
 
     def _metrics(self, explained: Tensor, *folded: Tensor) -> dict[str, Tensor]:

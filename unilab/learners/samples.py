@@ -58,7 +58,6 @@ class TableMirror:
         signs = [obs.sign, critic_obs.sign, self.action.sign, self.action.sign]
         self.gain = torch.cat([*signs, obs.sign.new_ones(NUM_SCALARS)]).to(dtype)  # (P,)
         self.offset = torch.zeros_like(self.gain)  # (P,)
-        self._obs_dim = obs.permutation.numel()
 
     def refresh(self, *normalizers: RunningNormalizer) -> None:
         """Take up the statistics of the actor's and the critic's normaliser, in this order."""
@@ -75,12 +74,6 @@ class TableMirror:
         """Write the mirror images of packed `rows` (B, P) to `out` (B, P)."""
         torch.index_select(rows, 1, self.columns, out=out)
         out.mul_(self.gain).add_(self.offset)
-
-    def obs(self, obs: Tensor) -> Tensor:
-        """Mirror normalised actor observations (B, O)."""
-        columns = self.columns[: self._obs_dim]
-        mirrored = obs.index_select(1, columns).mul_(self.gain[: self._obs_dim])
-        return mirrored.add_(self.offset[: self._obs_dim])
 
 
 class SampleTable:

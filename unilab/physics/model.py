@@ -290,9 +290,12 @@ def compile_robot(
     file = Path(path).expanduser().absolute()
     spec = load_spec(file)
     if timestep_s is not None:
+        if not timestep_s > 0:
+            raise ConfigError(f"{file}: timestep_s is {timestep_s}; it must be above 0.")
         spec.option.timestep = timestep_s
-    base = _compile(spec, file)
-    root_joint = _check_robot(base, spec, file)
+    keys = _key_lengths(spec)
+    base = _compile_base(spec, keys, file)
+    root_joint = _check_robot(base, file)
     if collision_geoms is not None:
         _restrict_collisions(spec, base, collision_geoms, file)
     for old in list(spec.sensors):
@@ -303,6 +306,8 @@ def compile_robot(
     rows = actuator_table(model)
     home = mujoco.mj_name2id(model, _OBJ.mjOBJ_KEY, "home")
     default_qpos = np.array(model.key_qpos[home] if home >= 0 else model.qpos0, np.float64)
+    if not np.isfinite(default_qpos).all():
+        raise ConfigError(f"{file}: the home pose holds a number that is not finite.")
     default_qpos.setflags(write=False)
     return Robot(
         model=model,
@@ -395,6 +400,21 @@ def _tag(enum: Any, value: Any) -> str:
     return str(enum(int(value)).name).split("_", 1)[1].lower()
 
 
+def _compile_base(spec: Any, keys: Sequence[tuple[str, dict[str, int]]], file: Path) -> Any:
+    """Compile the file as it is and check its keyframes, which may be what fails to compile."""
+    try:
+        model = _compile(spec, file)
+    except ConfigError as error:
+        if "keyframe" in str(error):
+            bare = load_spec(file)
+            for key in list(bare.keys):
+                bare.delete(key)
+            _check_keyframes(_compile(bare, file), keys, file)
+        raise
+    _check_keyframes(model, keys, file)
+    return model
+
+
 def _compile(spec: Any, file: Path) -> Any:
     try:
         return spec.compile()
@@ -402,8 +422,6 @@ def _compile(spec: Any, file: Path) -> Any:
         missing = re.search(r"Error opening file '(.*?)'", str(error))
         if missing:
             raise ConfigError(_asset_missing(spec, file, missing.group(1))) from error
-        if "keyframe" in str(error):
-            _check_keyframes_alone(spec, file)
         raise ConfigError(_refused(file, error)) from error
 
 
@@ -414,20 +432,24 @@ def _refused(file: Path, error: Exception) -> str:
 
 def _asset_missing(spec: Any, file: Path, opened: str) -> str:
     """Explain a mesh, texture or height field that was not found: every place, and a way out."""
-    folder = Path(spec.modelfiledir or file.parent)
-    tried = (folder / opened).absolute()
-    key = "texturedir" if tried.suffix.lower() in (".png", ".ktx") else "meshdir"
-    lines = [f"{file}: file '{tried.name}' of the model was not found.", f"  tried: {tried}"]
+    lost = (file.parent / opened).absolute()
+    textures = [Path(f).name for t in spec.textures for f in (t.file, *t.cubefiles) if f]
+    key = "texturedir" if lost.name in textures else "meshdir"
+    # MuJoCo looks in the top file's meshdir, then beside the included file.
+    first = file.parent / (spec.texturedir if key == "texturedir" else spec.meshdir)
+    tried = list(dict.fromkeys([first / lost.name, lost]))
+    lines = [f"{file}: file '{lost.name}' of the model was not found."]
+    lines += [f"  tried: {place}" for place in tried]
     candidates = [file.parent]
     for include, line in _includes(file):
         text = include.read_text(errors="replace") if include.is_file() else ""
         lines.append(f"  included: {include} (line {line} of {file.name})")
         dirs = re.findall(r"\b(?:meshdir|assetdir|texturedir)\s*=\s*[\"'](.*?)[\"']", text)
         candidates += [include.parent / d for d in (*dirs, "")]
-    found = next((c for c in candidates if (c / tried.name).is_file()), None)
+    found = next((c for c in candidates if (c / lost.name).is_file()), None)
     wanted = os.path.relpath(found, file.parent) if found else "FOLDER_OF_THE_FILE"
     lines.append(
-        f'  fix: {key} is read relative to the top file; put <compiler {key}="{wanted}"/> '
+        f'  fix: {key} counts from the folder of the top file; put <compiler {key}="{wanted}"/> '
         f"into {file.name}, after its <include> lines"
         + (f" (the file lies in {found})." if found else ".")
     )
@@ -443,7 +465,7 @@ def _includes(file: Path) -> list[tuple[Path, int]]:
     return found
 
 
-def _check_robot(model: Any, spec: Any, file: Path) -> str | None:
+def _check_robot(model: Any, file: Path) -> str | None:
     """Refuse what cannot be trained. Returns the free joint's name, if there is one."""
     if model.nv == 0:
         raise ConfigError(f"{file}: nothing in this model can move: it has no joint.")
@@ -458,7 +480,6 @@ def _check_robot(model: Any, spec: Any, file: Path) -> str | None:
             f"{file}: {len(free)} free joints: {names}; one robot with at most one free joint is "
             f"valid. Fix: take the loose object out, or fix it to the world."
         )
-    _check_keyframes(model, spec, file)
     if model.nu == 0:
         raise ConfigError(
             f"{file}: the model has no actuator, so there is nothing to act on. Fix: add an "
@@ -476,31 +497,32 @@ def _check_robot(model: Any, spec: Any, file: Path) -> str | None:
     return _name(model, "joint", int(free[0])) if len(free) else None
 
 
-def _check_keyframes(model: Any, spec: Any, file: Path) -> None:
-    """Compare the lengths as written: MuJoCo fills a short keyframe without a word."""
+def _key_lengths(spec: Any) -> list[tuple[str, dict[str, int]]]:
+    """Read how many numbers each keyframe holds, as written: compiling fills short ones up."""
+    parts = ("qpos", "qvel", "act", "ctrl", "mpos", "mquat")
+    return [
+        (key.name or f"#{i}", {part: len(getattr(key, part)) for part in parts})
+        for i, key in enumerate(spec.keys)
+    ]
+
+
+def _check_keyframes(model: Any, keys: Sequence[tuple[str, dict[str, int]]], file: Path) -> None:
+    """Refuse a keyframe that is not as long as the model: MuJoCo takes short ones silently."""
     sizes = {"qpos": model.nq, "qvel": model.nv, "act": model.na, "ctrl": model.nu}
     sizes |= {"mpos": 3 * model.nmocap, "mquat": 4 * model.nmocap}
-    for i, key in enumerate(spec.keys):
-        for name, size in sizes.items():
-            came = len(getattr(key, name))
-            if came in (0, size):
+    for key, lengths in keys:
+        for part, came in lengths.items():
+            if came in (0, sizes[part]):
                 continue
             layout = ", ".join(
                 f"{_name(model, 'joint', j)}: {_JOINT_QPOS[int(model.jnt_type[j])]}"
                 for j in range(model.njnt)
             )
             raise ConfigError(
-                f"{file}: keyframe '{key.name or i}' has {came} numbers in {name}, this model "
-                f"needs {size}. Fix: write all of them in the order of the model"
-                + (f" ({layout})." if name == "qpos" else ".")
+                f"{file}: keyframe '{key}' has {came} numbers in {part}, this model needs "
+                f"{sizes[part]}. Fix: write all of them in the order of the model"
+                + (f" ({layout})." if part == "qpos" else ".")
             )
-
-
-def _check_keyframes_alone(spec: Any, file: Path) -> None:
-    bare = spec.copy()
-    for key in list(bare.keys):
-        bare.delete(key)
-    _check_keyframes(_compile(bare, file), spec, file)
 
 
 def _restrict_collisions(spec: Any, base: Any, patterns: Sequence[str], file: Path) -> None:

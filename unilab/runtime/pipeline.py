@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 
 from unilab.errors import PhysicsError
 from unilab.physics.base import Physics, Ticket
-from unilab.physics.mujoco_cpu import MujocoCpu
 from unilab.runtime.shards import Shards
 from unilab.runtime.threads import ENVS_PER_BLOCK, ThreadPlan
 from unilab.runtime.timers import Timers
 from unilab.tasks.base import BuiltTask
 from unilab_kernels.fuse import ARRAYS, seed_key
-from unilab_kernels.spec import BAD_TERM, FAILURES
+from unilab_kernels.spec import BAD_ACTION, BAD_TERM, FAILURES
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -55,6 +54,7 @@ class Transitions:
       final_obs, final_critic_obs: (Ng, O), (Ng, C) f32, the true observations before the reset;
         valid where terminated or truncated.
       done_ids: (n,) i32 global ids of the envs whose episode ended.
+      bad_action_ids: those of them that ended because the policy's action was not finite.
     """
 
     start: int
@@ -68,6 +68,7 @@ class Transitions:
     final_obs: F32
     final_critic_obs: F32
     done_ids: I32
+    bad_action_ids: I32
 
 
 class Pipeline:
@@ -75,10 +76,10 @@ class Pipeline:
 
     Args:
       built: the task.
-      plan: threads, shards, groups.
+      physics: N envs of the task's robot, cut into groups.
+      plan: threads and shards of the kernels.
       seed: of everything the envs draw.
       rank: of this process; each rank draws its own numbers.
-      num_envs: N; None takes the config's.
       timers: where times go.
 
     Attributes:
@@ -88,25 +89,17 @@ class Pipeline:
     def __init__(
         self,
         built: BuiltTask,
+        physics: Physics,
         plan: ThreadPlan,
         *,
         seed: int,
         rank: int = 0,
-        num_envs: int | None = None,
         timers: Timers | None = None,
     ) -> None:
-        self.built, self.plan, self.seed = built, plan, seed
-        self.num_envs = built.config.physics.num_envs if num_envs is None else num_envs
-        self.groups = cut_groups(self.num_envs, plan.groups)
+        self.built, self.physics, self.plan, self.seed = built, physics, plan, seed
+        self.num_envs = len(physics.state)
+        self.groups = physics.groups
         self.timers = timers or Timers()
-        self.physics: Physics = MujocoCpu(
-            built.robot.model,
-            num_envs=self.num_envs,
-            groups=self.groups,
-            substeps=built.config.physics.substeps,
-            threads=plan.physics,
-            overlap=plan.overlap,
-        )
         self.arrays = self._make_arrays(seed, rank)
         self._ordered = tuple(self.arrays[name] for name in ARRAYS)
         self._kernels = built.kernel.load()
@@ -118,10 +111,12 @@ class Pipeline:
 
     # -- stepping -------------------------------------------------------------------------------
 
-    def reset(self) -> None:
-        """Begin a new episode in every env; with `episode.random_start`, at a random age."""
+    def reset(self, *, random_start: bool | None = None) -> None:
+        """Begin a new episode in every env, at a random age if so (None: `episode.random_start`)."""
         self._begin_episodes(np.arange(self.num_envs, dtype=np.int32))
-        if self.built.config.episode.random_start:
+        if random_start is None:
+            random_start = self.built.config.episode.random_start
+        if random_start:
             ages = np.random.Generator(np.random.Philox(key=self.seed)).integers(
                 0, self.built.max_steps, self.num_envs
             )
@@ -164,11 +159,14 @@ class Pipeline:
         with self.timers.span("reset", busy="reset", group=group):
             done = self.arrays["terminated_out"][envs] | self.arrays["truncated_out"][envs]
             done_ids = (np.flatnonzero(done) + envs.start).astype(np.int32)
+            bad_action_ids = done_ids
             if len(done_ids):
-                self._check_terms(done_ids)
+                reasons = self.arrays["failure_io"][done_ids]
+                self._check_terms(done_ids, reasons)
+                bad_action_ids = done_ids[reasons == BAD_ACTION]
                 self._begin_episodes(done_ids)
             self._push(envs, done)
-        return self._transitions(envs, done_ids)
+        return self._transitions(envs, done_ids, bad_action_ids)
 
     def _run(self, kernel: Any, envs: slice) -> None:
         first, last = envs.start // ENVS_PER_BLOCK, -(-envs.stop // ENVS_PER_BLOCK)
@@ -195,8 +193,8 @@ class Pipeline:
         qvel = self.physics.state[ids, -1, 1 + model.nq : 1 + model.nq + model.nv]
         self.physics.write_state(ids, None, qvel + self.arrays["push_out"][ids])
 
-    def _check_terms(self, done_ids: I32) -> None:
-        bad = done_ids[self.arrays["failure_io"][done_ids] == BAD_TERM]
+    def _check_terms(self, done_ids: I32, reasons: U8) -> None:
+        bad = done_ids[reasons == BAD_TERM]
         if len(bad):
             raise PhysicsError(self._blame(int(bad[0])), [int(i) for i in bad])
 
@@ -213,7 +211,7 @@ class Pipeline:
                     return f"observations.{group}.{part.name} gave {values.tolist()}"
         return f"a reward term (of {', '.join(kernel.reward_names)}) gave a number that is not finite"
 
-    def _transitions(self, envs: slice, done_ids: I32) -> Transitions:
+    def _transitions(self, envs: slice, done_ids: I32, bad_action_ids: I32) -> Transitions:
         arrays = self.arrays
         action = self.built.kernel.carried_slices["action"]
         return Transitions(
@@ -228,6 +226,7 @@ class Pipeline:
             final_obs=arrays["final_obs_out"][envs],
             final_critic_obs=arrays["final_critic_obs_out"][envs],
             done_ids=done_ids,
+            bad_action_ids=bad_action_ids,
         )
 
     # -- what is inside -------------------------------------------------------------------------

@@ -7,6 +7,7 @@ touch a training process this way.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -31,7 +32,7 @@ START_TIMEOUT_S = 60.0
 INSTALL_HINT = "install one with: apt install libegl1 libgl1-mesa-dri (or: libosmesa6)"
 
 
-class RenderUnavailable(UnilabError):
+class RenderUnavailable(UnilabError):  # noqa: N818 (a state of the machine)
     """No picture can be made on this machine. The message is one line and says what to install."""
 
 
@@ -220,7 +221,6 @@ class _Worker:
         self._process.kill()
         self._process.wait()
         self._from.close()
-        try:
+        # What is still buffered for a process that is gone cannot be sent.
+        with contextlib.suppress(BrokenPipeError):
             self._to.close()
-        except BrokenPipeError:
-            pass  # what was buffered for a process that is gone

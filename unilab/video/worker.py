@@ -14,7 +14,7 @@ import sys
 from collections.abc import Generator
 from typing import Any
 
-import imageio_ffmpeg
+import imageio_ffmpeg  # type: ignore[import-untyped]
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,8 @@ class SceneRenderer:
         self._camera: int | mujoco.MjvCamera = camera_id
         if camera_id < 0:
             self._camera = self._side_camera()
-        self._font = ImageFont.load_default(size=max(10.0, height / 28))
+        self._text_size = max(10.0, height / 28)
+        self._font = ImageFont.load_default(size=self._text_size)
         self._image = np.empty((height, width, 3), dtype=np.uint8)
 
     def draw(
@@ -84,7 +85,7 @@ class SceneRenderer:
         below = self._data.xpos[self._followed]
         for light in scene.lights[: scene.nlight]:
             if light.castshadow and light.type == mujoco.mjtLightType.mjLIGHT_DIRECTIONAL:
-                light.pos[:] = below + (0.0, 0.0, LIGHT_HEIGHT_M)
+                light.pos[:] = (below[0], below[1], below[2] + LIGHT_HEIGHT_M)
                 light.dir[:] = (0.0, 0.0, -1.0)
 
     def _add_arrow(
@@ -108,7 +109,7 @@ class SceneRenderer:
     def _with_text(self, lines: tuple[str, ...]) -> NDArray[np.uint8]:
         image = Image.fromarray(self._image)
         draw = ImageDraw.Draw(image, "RGBA")
-        text, margin = "\n".join(lines), round(self._font.size * 0.6)
+        text, margin = "\n".join(lines), round(self._text_size * 0.6)
         left, top, right, bottom = draw.multiline_textbbox((0, 0), text, font=self._font)
         box = (margin, margin, round(right - left) + 3 * margin, round(bottom - top) + 3 * margin)
         draw.rounded_rectangle(box, radius=margin, fill=(12, 18, 26, 150))

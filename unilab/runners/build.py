@@ -1,0 +1,119 @@
+"""Builds the parts of a run from its config: physics, pipeline, learner."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from unilab.config import RunConfig
+from unilab.errors import ConfigError
+from unilab.learners.base import Learner, LearnerSpec, Mirror, Symmetry
+from unilab.learners.ppo import PPO
+from unilab.physics.mujoco_cpu import MujocoCpu
+from unilab.runtime.pipeline import Pipeline, cut_groups
+from unilab.runtime.threads import ThreadPlan
+from unilab.runtime.timers import Timers
+from unilab.tasks.base import BuiltTask
+from unilab_kernels.spec import ObservationSlice
+
+
+def make_pipeline(
+    built: BuiltTask,
+    plan: ThreadPlan,
+    *,
+    seed: int,
+    num_envs: int | None = None,
+    timers: Timers | None = None,
+) -> Pipeline:
+    """Build physics and pipeline.
+
+    Args:
+      built: the task.
+      plan: threads, shards, groups.
+      seed: of everything the envs draw.
+      num_envs: N; None takes the config's.
+      timers: where times go.
+    """
+    count = built.config.physics.num_envs if num_envs is None else num_envs
+    physics = MujocoCpu(
+        built.robot.model,
+        num_envs=count,
+        groups=cut_groups(count, plan.groups),
+        substeps=built.config.physics.substeps,
+        threads=plan.physics,
+        overlap=plan.overlap,
+    )
+    return Pipeline(built, physics, plan, seed=seed, timers=timers)
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the learner's device; "auto" is CUDA where there is one.
+
+    Raises:
+      ConfigError: a device was asked for that is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    there = {"cpu": True, "cuda": torch.cuda.is_available(),
+             "mps": torch.backends.mps.is_available()}[device.type]  # fmt: skip
+    if not there or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
+        found = torch.cuda.device_count()
+        raise ConfigError(
+            f"device={name}: there is no such device ({found} CUDA device(s) found); use "
+            "device=cpu, or device=auto for the best there is"
+        )
+    return device
+
+
+def make_learner(built: BuiltTask, config: RunConfig, device: torch.device, seed: int) -> Learner:
+    """Build the learner that the config names."""
+    kernel = built.kernel
+    spec = LearnerSpec(
+        obs_dim=kernel.num_obs,
+        critic_obs_dim=kernel.num_critic_obs,
+        action_dim=len(built.model.ctrl_offset),
+        symmetry=make_symmetry(built),
+    )
+    return PPO(config.learners.ppo, spec, device, seed)
+
+
+def make_symmetry(built: BuiltTask) -> Symmetry | None:
+    """Put the mirrors of the task's terms together; None where the task declares none.
+
+    Raises:
+      ConfigError: the task has a symmetry, but an observation term in use has no mirror.
+    """
+    mirrors = built.model.mirrors
+    if not mirrors:
+        return None
+    wanted = built.config.learners.ppo.symmetry != "none"
+
+    def join(layout: tuple[ObservationSlice, ...]) -> Mirror | None:
+        perms, signs = [], []
+        for part in layout:
+            mirror = mirrors.get(part.name)
+            if mirror is None:
+                if wanted:
+                    raise ConfigError(
+                        f"learners.ppo.symmetry is on, but the task declares no mirror for the "
+                        f"observation term '{part.name}'; declare it in the task's mirrors, leave "
+                        "the term out, or set learners.ppo.symmetry=none"
+                    )
+                return None
+            perms.append(mirror.perm + part.start)
+            signs.append(mirror.sign)
+        return Mirror(
+            torch.from_numpy(np.concatenate(perms)).long(),
+            torch.from_numpy(np.concatenate(signs)).float(),
+        )
+
+    obs, critic_obs = join(built.kernel.actor_layout), join(built.kernel.critic_layout)
+    if obs is None or critic_obs is None:
+        return None
+    action = mirrors["action"]
+    return Symmetry(
+        obs,
+        critic_obs,
+        Mirror(torch.from_numpy(action.perm).long(), torch.from_numpy(action.sign).float()),
+    )

@@ -1,0 +1,152 @@
+"""Checkpoints that restore everything: one file, written atomically, of tensors and plain values."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unilab.config import RunConfig
+from unilab.config.base import to_plain
+from unilab.errors import ConfigError
+from unilab.runs import best_path, checkpoint_path, list_checkpoints
+
+FORMAT = 1
+_KEYS = ("format", "task", "config", "progress", "learner", "pipeline")
+
+
+@dataclass
+class Progress:
+    """Where a run is: the counters that go on after a resume.
+
+    Attributes:
+      iteration: iterations done.
+      env_steps: control steps of all envs together.
+      wall_s: time spent training, over all sessions of the run.
+      score: smoothed episode return, what "best" is judged by; None before the first episode.
+      best_score: of the best checkpoint so far.
+    """
+
+    iteration: int = 0
+    env_steps: int = 0
+    wall_s: float = 0.0
+    score: float | None = None
+    best_score: float | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in memory. `learner` and `pipeline` are their `state_dict`s."""
+
+    config: RunConfig
+    progress: Progress
+    learner: dict[str, Any]
+    pipeline: dict[str, Any]
+
+
+def save(run_dir: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
+    """Write a checkpoint, note whether it is the best, and drop old ones.
+
+    The file appears by an atomic rename after its bytes are on disk, so a kill at any moment
+    leaves the latest checkpoint readable.
+
+    Args:
+      run_dir: the run.
+      checkpoint: what to write.
+      keep: how many of the latest stay; the best stays besides.
+
+    Returns:
+      The path of the checkpoint.
+    """
+    progress = checkpoint.progress
+    best = progress.score is not None and (
+        progress.best_score is None or progress.score > progress.best_score
+    )
+    if best:
+        progress.best_score = progress.score
+    content = {
+        "format": FORMAT,
+        "task": checkpoint.config.task,
+        "config": json.dumps(to_plain(checkpoint.config)),
+        "progress": dict(vars(progress)),
+        "learner": checkpoint.learner,
+        "pipeline": _to_tensors(checkpoint.pipeline),
+    }
+    path = checkpoint_path(run_dir, progress.iteration)
+    _write(path, content)
+    if best:
+        link = best_path(run_dir).with_suffix(".new")
+        link.unlink(missing_ok=True)
+        try:
+            os.link(path, link)
+        except OSError:  # a file system without hard links
+            _write(link, content)
+        os.replace(link, best_path(run_dir))
+    for _, old in list_checkpoints(run_dir)[:-keep]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def load(path: Path, *, device: torch.device | str = "cpu") -> Checkpoint:
+    """Read a checkpoint, with `weights_only=True`.
+
+    Raises:
+      ConfigError: the file is no checkpoint of this program, or of another format.
+    """
+    try:
+        content = torch.load(path, map_location=device, weights_only=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # noqa: BLE001  torch raises many kinds for a file it cannot read
+        raise ConfigError(
+            f"{path}: is not a checkpoint that can be read ({type(error).__name__}: "
+            f"{str(error).splitlines()[0]}); choose another with --checkpoint"
+        ) from error
+    missing = [k for k in _KEYS if not isinstance(content, dict) or k not in content]
+    if missing:
+        raise ConfigError(f"{path}: is not a checkpoint of unilab: it lacks {', '.join(missing)}")
+    if content["format"] != FORMAT:
+        raise ConfigError(
+            f"{path}: has format {content['format']}, this version reads format {FORMAT}"
+        )
+    return Checkpoint(
+        config=RunConfig.model_validate(json.loads(content["config"])),
+        progress=Progress(**content["progress"]),
+        learner=content["learner"],
+        pipeline=content["pipeline"],
+    )
+
+
+def check_same_task(checkpoint: Checkpoint, config: RunConfig, path: Path) -> None:
+    """Raise ConfigError where a checkpoint belongs to another task or learner."""
+    for key in ("task", "learner"):
+        there, here = getattr(checkpoint.config, key), getattr(config, key)
+        if there != here:
+            raise ConfigError(
+                f"{path}: is a checkpoint of {key}={there}, this run has {key}={here}; give a "
+                f"checkpoint of {here} or start from the run it belongs to"
+            )
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def _to_tensors(value: Any) -> Any:
+    """Turn NumPy arrays into tensors, so that a file loads with `weights_only=True`."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    if isinstance(value, Mapping):
+        return {key: _to_tensors(item) for key, item in value.items()}
+    return value

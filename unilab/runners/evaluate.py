@@ -1,0 +1,313 @@
+"""Judges a policy: fixed episodes, fixed seed, the noise and pushes of training, no exploration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unilab.config import diff_configs, load_config, load_resolved
+from unilab.errors import ConfigError
+from unilab.learners.base import Learner
+from unilab.runners import checkpoint as checkpoints
+from unilab.runners.build import choose_device, make_learner, make_pipeline
+from unilab.runs import CONFIG_FILE
+from unilab.runtime.pipeline import Pipeline
+from unilab.runtime.threads import make_plan
+from unilab.tasks.base import BuiltTask, build_task, root_starts
+from unilab.video import Arrow, Frame, render_video
+
+F64 = NDArray[np.float64]
+
+# Evaluations of all policies see the same noise, pushes and initial states.
+EVALUATION_SEED = 20_260_101
+EVALUATION_FILE = "evaluation.json"
+VIDEO_FPS = 25.0
+# For these metrics more is better; every other threshold is an upper limit.
+HIGHER_IS_BETTER = ("survived_fraction", "return")
+COMMAND_COLOR, VELOCITY_COLOR = (0.1, 0.75, 0.25, 1.0), (0.15, 0.4, 0.95, 1.0)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found.
+
+    Attributes:
+      episodes: how many.
+      metrics: "return" and "length_s" (means), "survived_fraction", and for velocity tasks
+        "lin_vel_error" (m/s) and "ang_vel_error" (rad/s), means over time and episodes.
+      passed: for each threshold of the config, whether it is met.
+      thresholds: the limits.
+      points: the same metrics for each fixed command.
+    """
+
+    episodes: int
+    metrics: dict[str, float]
+    thresholds: dict[str, float]
+    passed: dict[str, bool]
+    points: list[dict[str, Any]] = field(default_factory=list)
+
+
+def evaluate(built: BuiltTask, learner: Learner) -> Evaluation:
+    """Run `evaluation.episodes` episodes, one per env, and measure.
+
+    Commands are the fixed points of the config, in turn. An episode counts until it ends; what an
+    env does afterwards does not.
+    """
+    config = built.config
+    count = config.evaluation.episodes
+    steps = max(1, round(config.evaluation.episode_length_s / built.control_dt))
+    plan = make_plan(config.runtime, count) if config.runtime.groups == "auto" else make_plan(
+        config.runtime.model_copy(update={"groups": "auto"}), count
+    )  # fmt: skip
+    pipeline = make_pipeline(built, plan, seed=EVALUATION_SEED, num_envs=count)
+    try:
+        points = _fix_commands(pipeline, config.evaluation.points)
+        _start(pipeline, steps)
+        velocity = _VelocityError(pipeline) if _is_velocity_task(pipeline) else None
+        total, length = np.zeros(count), np.zeros(count)
+        alive, survived = np.ones(count, bool), np.ones(count, bool)
+        for _ in range(steps):
+            for group, envs in enumerate(pipeline.groups):
+                _act(pipeline, learner, group)
+                step = pipeline.finish(group)
+                total[envs] += np.where(alive[envs], step.reward, 0.0)
+                length[envs] += alive[envs]
+                if velocity is not None:
+                    velocity.add(envs, alive)
+                ended = alive[envs] & (step.terminated != 0)
+                survived[envs] &= ~ended
+                alive[envs] &= (step.terminated == 0) & (step.truncated == 0)
+    finally:
+        pipeline.close()
+    per_env = {
+        "return": total,
+        "length_s": length * built.control_dt,
+        "survived_fraction": survived.astype(np.float64),
+    }
+    if velocity is not None:
+        per_env["lin_vel_error"] = velocity.lin / length
+        per_env["ang_vel_error"] = velocity.ang / length
+    return _summarise(built, per_env, points)
+
+
+def _summarise(built: BuiltTask, per_env: dict[str, F64], points: F64 | None) -> Evaluation:
+    settings = built.config.evaluation
+    metrics = {name: float(values.mean()) for name, values in per_env.items()}
+    unknown = sorted(set(settings.thresholds) - set(metrics))
+    if unknown:
+        raise ConfigError(
+            f"evaluation.thresholds.{unknown[0]}: this task has no such metric; valid: "
+            f"{', '.join(sorted(metrics))}"
+        )
+    passed = {
+        name: metrics[name] >= limit if name in HIGHER_IS_BETTER else metrics[name] <= limit
+        for name, limit in settings.thresholds.items()
+    }
+    table = []
+    if points is not None:
+        for point in np.unique(points, axis=0):
+            rows = (points == point).all(axis=1)
+            means = {name: float(values[rows].mean()) for name, values in per_env.items()}
+            table.append({"command": point.tolist(), **means})
+    episodes = len(per_env["return"])
+    return Evaluation(episodes, metrics, dict(settings.thresholds), passed, table)
+
+
+def format_evaluation(result: Evaluation) -> str:
+    """Return the evaluation as lines for a person."""
+    lines = [f"evaluation over {result.episodes} episodes (fixed seed, noise and pushes on):"]
+    for name, value in result.metrics.items():
+        verdict = ""
+        if name in result.thresholds:
+            sign = ">=" if name in HIGHER_IS_BETTER else "<="
+            word = "ok" if result.passed[name] else "MISSED"
+            verdict = f"   {sign} {result.thresholds[name]:g}  {word}"
+        lines.append(f"  {name:18s} {value:8.3f}{verdict}")
+    if result.points:
+        names = [n for n in ("lin_vel_error", "ang_vel_error", "survived_fraction")
+                 if n in result.points[0]]  # fmt: skip
+        lines.append("  by command:  " + "  ".join(f"{n:>17s}" for n in names))
+        for row in result.points:
+            command = " ".join(f"{c:5.2f}" for c in row["command"])
+            lines.append(f"    {command}  " + "  ".join(f"{row[n]:17.3f}" for n in names))
+    return "\n".join(lines)
+
+
+def save_evaluation(run_dir: Path, result: Evaluation) -> Path:
+    """Write the evaluation beside the run and return the path."""
+    path = run_dir / EVALUATION_FILE
+    path.write_text(json.dumps(vars(result), indent=2) + "\n")
+    return path
+
+
+def record_video(built: BuiltTask, learner: Learner, path: Path) -> None:
+    """Film the policy in one env; for a velocity task, following one command after the other.
+
+    Raises:
+      RenderUnavailable: no picture can be made on this machine.
+    """
+    config = built.config
+    plan = make_plan(config.runtime.model_copy(update={"groups": "auto"}), 1)
+    pipeline = make_pipeline(built, plan, seed=EVALUATION_SEED, num_envs=1)
+    try:
+        frames = _frames(pipeline, learner)
+        render_video(
+            built.robot.model, frames, path, camera=built.task.camera, fps=VIDEO_FPS
+        )
+    finally:
+        pipeline.close()
+
+
+def _frames(pipeline: Pipeline, learner: Learner) -> Iterator[Frame]:
+    settings, dt = pipeline.built.config.evaluation, pipeline.built.control_dt
+    steps = round(settings.video_seconds / dt)
+    points = [p for p in settings.points] if _is_velocity_task(pipeline) else []
+    velocity = _VelocityError(pipeline) if points else None
+    if points:
+        pipeline.field("fixed_command")[0] = [1.0, *points[0]]
+    _start(pipeline, steps + 1)
+    shown = 0
+    for k in range(steps):
+        if points:
+            point = points[min(k * len(points) // steps, len(points) - 1)]
+            pipeline.field("fixed_command")[0] = [1.0, *point]
+        _act(pipeline, learner, 0)
+        pipeline.finish(0)
+        if (k + 1) * dt * VIDEO_FPS >= shown:
+            shown += 1
+            yield _frame(pipeline, velocity, point if points else None)
+
+
+def _frame(
+    pipeline: Pipeline, velocity: _VelocityError | None, point: tuple[float, ...] | None
+) -> Frame:
+    qpos = pipeline.qpos()[0].copy()
+    if velocity is None or point is None:
+        return Frame(qpos, (pipeline.built.config.task,))
+    lin, yaw_rate = velocity.measured(slice(0, 1))
+    vx, vy = lin[0]
+    base = qpos[velocity.qpos_start : velocity.qpos_start + 3]
+    start = (float(base[0]), float(base[1]), float(base[2]) + 0.25)
+    turn = velocity.heading(slice(0, 1))[0]
+
+    def tip(x: float, y: float) -> tuple[float, float, float]:
+        wx, wy = turn @ np.array([x, y]) * 0.6
+        return (start[0] + wx, start[1] + wy, start[2])
+
+    return Frame(
+        qpos,
+        (
+            f"command   {point[0]:+.2f} {point[1]:+.2f} m/s  {point[2]:+.2f} rad/s",
+            f"measured  {vx:+.2f} {vy:+.2f} m/s  {yaw_rate[0]:+.2f} rad/s",
+        ),
+        (
+            Arrow(start, tip(point[0], point[1]), COMMAND_COLOR),
+            Arrow(start, tip(float(vx), float(vy)), VELOCITY_COLOR),
+        ),
+    )
+
+
+class _VelocityError:
+    """Tracking errors of a free base, from qpos and qvel in f64 and not from the kernel's terms."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.qpos_start, self.qvel_start = root_starts(pipeline.built.robot)
+        self.lin: F64 = np.zeros(pipeline.num_envs)
+        self.ang: F64 = np.zeros(pipeline.num_envs)
+
+    def add(self, envs: slice, alive: NDArray[np.bool_]) -> None:
+        """Add the errors of one step where the episode is still on."""
+        command = self.pipeline.field("command")[envs].astype(np.float64)
+        lin, yaw_rate = self.measured(envs)
+        error = np.linalg.norm(lin - command[:, :2], axis=1)
+        self.lin[envs] += np.where(alive[envs], error, 0.0)
+        self.ang[envs] += np.where(alive[envs], np.abs(yaw_rate - command[:, 2]), 0.0)
+
+    def measured(self, envs: slice) -> tuple[F64, F64]:
+        """Return the planar velocity (n, 2) in the base frame and the yaw rate (n,)."""
+        qvel = self.pipeline.qvel()[envs]
+        world = qvel[:, self.qvel_start : self.qvel_start + 3]
+        lin = np.einsum("nij,ni->nj", self._matrices(envs), world)
+        return lin[:, :2], qvel[:, self.qvel_start + 5]
+
+    def heading(self, envs: slice) -> F64:
+        """Return the rotation of the heading, (n, 2, 2)."""
+        forward = self._matrices(envs)[:, :2, 0]
+        forward = forward / np.linalg.norm(forward, axis=1, keepdims=True)
+        left = np.stack([-forward[:, 1], forward[:, 0]], axis=1)
+        return np.stack([forward, left], axis=2)
+
+    def _matrices(self, envs: slice) -> F64:
+        q = self.pipeline.qpos()[envs, self.qpos_start + 3 : self.qpos_start + 7]
+        w, x, y, z = q.T
+        rows = [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+        return np.moveaxis(np.array(rows), -1, 0)
+
+
+def _is_velocity_task(pipeline: Pipeline) -> bool:
+    fields = pipeline.built.kernel.carried_slices
+    return "command" in fields and "fixed_command" in fields
+
+
+def _fix_commands(pipeline: Pipeline, points: tuple[tuple[float, ...], ...]) -> F64 | None:
+    if not points:
+        return None
+    if not _is_velocity_task(pipeline):
+        raise ConfigError("evaluation.points: this task has no command to fix; leave it empty")
+    table = np.array(points, np.float64)
+    chosen: F64 = table[np.arange(pipeline.num_envs) % len(table)]
+    fixed = pipeline.field("fixed_command")
+    fixed[:, 0] = 1.0
+    fixed[:, 1:] = chosen
+    return chosen
+
+
+def _start(pipeline: Pipeline, max_steps: int) -> None:
+    """Begin all episodes at age 0, each `max_steps` long."""
+    pipeline.arrays["max_steps_in"][:] = max_steps
+    pipeline.reset(random_start=False)
+
+
+def _act(pipeline: Pipeline, learner: Learner, group: int) -> None:
+    obs = torch.from_numpy(pipeline.observe(group)[0])
+    action = learner.act(obs.to(learner.device), explore=False).action
+    pipeline.submit(group, action.cpu().numpy())
+
+
+def evaluate_run(run_dir: Path, checkpoint: Path, overrides: list[str], video: bool) -> int:
+    """`unilab eval`: judge a checkpoint with the config it was trained with.
+
+    Returns:
+      0, whether or not the thresholds are met.
+    """
+    loaded = checkpoints.load(checkpoint)
+    config = load_resolved(run_dir / CONFIG_FILE, overrides).config
+    checkpoints.check_same_task(loaded, config, checkpoint)
+    for difference in diff_configs(load_config(config.task).config, config):
+        if not difference.key.startswith(("seed", "log.", "train.", "checkpoint.")):
+            print(f"differs from the task's file today: {difference}")  # noqa: T201
+    built = build_task(config)
+    plan = make_plan(config.runtime, config.physics.num_envs)
+    torch.set_num_threads(plan.learner)
+    learner = make_learner(built, config, choose_device(config.device), 0)
+    learner.load_state_dict(loaded.learner)
+    print(f"checkpoint {checkpoint}, iteration {loaded.progress.iteration}")  # noqa: T201
+    result = evaluate(built, learner)
+    save_evaluation(run_dir, result)
+    print(format_evaluation(result))  # noqa: T201
+    if video:
+        record_video(built, learner, run_dir / "policy.mp4")
+        print(f"video {run_dir / 'policy.mp4'}")  # noqa: T201
+    return 0

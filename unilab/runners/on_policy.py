@@ -1,0 +1,195 @@
+"""The loop of an on-policy learner: collect a rollout, learn from it, log, save. The whole story."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+
+from unilab.buffers.rollout import Rollout
+from unilab.config.schema import TrainConfig
+from unilab.errors import UnilabError
+from unilab.learners.base import ActOutput, Learner
+from unilab.record import Recorder
+from unilab.runners import checkpoint as checkpoints
+from unilab.runners.checkpoint import Checkpoint, Progress
+from unilab.runners.interrupt import Interrupt
+from unilab.runtime.pipeline import Pipeline, Transitions
+
+# An iteration longer than this is not waited for on Ctrl-C; its start is kept in memory instead.
+LONG_ITERATION_S = 2.0
+SCORE_MEMORY = 0.9  # weight of the past in the smoothed return that "best" is judged by
+MAX_BAD_ITERATIONS = 3  # this many iterations in a row with non-finite actions or updates: stop
+
+
+@dataclass
+class OnPolicyRun:
+    """All parts of a run, built and ready."""
+
+    run_dir: Path
+    pipeline: Pipeline
+    learner: Learner
+    rollout: Rollout
+    recorder: Recorder
+    progress: Progress
+
+    def checkpoint(self) -> Checkpoint:
+        """Take a complete checkpoint; no step may be in flight."""
+        return Checkpoint(
+            self.pipeline.built.config,
+            self.progress,
+            self.learner.state_dict(),
+            self.pipeline.state_dict(),
+        )
+
+
+def run_on_policy(run: OnPolicyRun, interrupt: Interrupt) -> bool:
+    """Train until the last iteration, the time limit, or an interrupt.
+
+    A checkpoint is written every `checkpoint.every` iterations and at the end, whatever the end is.
+
+    Returns:
+      True when training is complete, False when it was interrupted.
+
+    Raises:
+      UnilabError: physics or numerics failed beyond repair; the last checkpoint is good.
+    """
+    config = run.pipeline.built.config
+    progress, pipeline, timers = run.progress, run.pipeline, run.pipeline.timers
+    begin = perf_counter() - progress.wall_s
+    bad_iterations, saved_at = 0, progress.iteration
+    timers.take()
+    while progress.iteration < config.train.iterations:
+        started = perf_counter()
+        interrupt.resume_point = run.checkpoint() if interrupt.long_iterations else None
+        collect(pipeline, run.learner.act, run.rollout)
+        with timers.span("learn", busy="learner"):
+            metrics = run.learner.update(run.rollout)
+            run.rollout.carry_over()
+        interrupt.resume_point = None  # from here on the state is that of a finished iteration
+        progress.iteration += 1
+        progress.env_steps += run.rollout.num_steps * pipeline.num_envs
+        progress.wall_s = perf_counter() - begin
+        interrupt.long_iterations = perf_counter() - started > LONG_ITERATION_S
+        last = _is_last(config.train, progress) or interrupt.requested
+        with timers.span("log"):
+            if last or progress.iteration % config.log.every == 0:
+                log = _read_log(run, metrics)
+                bad_iterations = _count_bad(log, bad_iterations)
+                run.recorder.write(progress.iteration, log, timers.take())
+        if last or progress.iteration - saved_at >= config.checkpoint.every:
+            with timers.span("checkpoint"):
+                checkpoints.save(run.run_dir, run.checkpoint(), keep=config.checkpoint.keep)
+            saved_at = progress.iteration
+        if last:
+            return not interrupt.requested
+    return True
+
+
+def _is_last(train: TrainConfig, progress: Progress) -> bool:
+    out_of_time = train.max_time_s is not None and progress.wall_s >= train.max_time_s
+    return out_of_time or progress.iteration >= train.iterations
+
+
+def _read_log(run: OnPolicyRun, metrics: dict[str, Tensor]) -> dict[str, float]:
+    """Read the envs' statistics and, once, the learner's metrics from its device."""
+    log = run.pipeline.take_log()
+    log.update({name: float(value) for name, value in metrics.items()})
+    if "episode/return" in log:
+        new, progress = log["episode/return"], run.progress
+        old = progress.score if progress.score is not None else new
+        progress.score = SCORE_MEMORY * old + (1.0 - SCORE_MEMORY) * new
+    log["counter/env_steps"] = float(run.progress.env_steps)
+    log["system/rss_bytes"] = float(psutil.Process().memory_info().rss)
+    return log
+
+
+def collect(
+    pipeline: Pipeline, act: Callable[[Tensor], ActOutput], rollout: Rollout
+) -> None:
+    """Fill a rollout: T control steps of every group.
+
+    While a group's physics is in flight (with overlap), the next group's kernel and policy run.
+    At the end nothing is in flight.
+
+    Args:
+      pipeline: the envs.
+      act: the policy, exploring.
+      rollout: row 0 is written at the first call, and is there by `carry_over` afterwards.
+    """
+    groups, timers = range(len(pipeline.groups)), pipeline.timers
+    outputs: list[ActOutput | None] = [None] * len(pipeline.groups)
+
+    def start_step(group: int) -> None:
+        with timers.span("policy", busy="policy", group=group):
+            obs = torch.from_numpy(pipeline.observe(group)[0]).to(rollout.device)
+            output = act(obs)
+            action = output.action.cpu().numpy()
+        outputs[group] = output
+        pipeline.submit(group, action)
+
+    for group in groups:
+        start_step(group)
+    for t in range(rollout.num_steps):
+        for group in groups:
+            step = pipeline.finish(group)
+            with timers.span("buffer", group=group):
+                output = outputs[group]
+                assert output is not None
+                append(rollout, t, _without_bad_actions(output, step), step)
+            if t + 1 < rollout.num_steps:
+                start_step(group)
+
+
+def set_first(pipeline: Pipeline, rollout: Rollout) -> None:
+    """Write the observations of the first step of training to row 0."""
+    for group, envs in enumerate(pipeline.groups):
+        obs, critic_obs = pipeline.observe(group)
+        rollout.set_first(
+            torch.from_numpy(obs), torch.from_numpy(critic_obs), envs.start, envs.stop
+        )
+
+
+def append(rollout: Rollout, t: int, output: ActOutput, step: Transitions) -> None:
+    """Copy a group's transitions to step t of the rollout."""
+    rollout.append(
+        t,
+        step.start,
+        step.stop,
+        action=output.action,
+        mean=output.mean,
+        log_prob=output.log_prob,
+        reward=torch.from_numpy(step.reward),
+        terminated=torch.from_numpy(step.terminated.view(np.bool_)),
+        truncated=torch.from_numpy(step.truncated.view(np.bool_)),
+        final_critic_obs=torch.from_numpy(step.final_critic_obs),
+        next_obs=torch.from_numpy(step.obs),
+        next_critic_obs=torch.from_numpy(step.critic_obs),
+    )
+
+
+def _without_bad_actions(output: ActOutput, step: Transitions) -> ActOutput:
+    """A row whose action was not finite was run with action 0; its numbers stay out of the buffer."""
+    if len(step.bad_action_ids) == 0:
+        return output
+    rows = torch.from_numpy(step.bad_action_ids - step.start).long().to(output.action.device)
+    return ActOutput(*(part.index_fill(0, rows, 0.0) for part in output))
+
+
+def _count_bad(log: dict[str, float], so_far: int) -> int:
+    """Count iterations in a row with non-finite actions or updates; stop when it goes on."""
+    actions, updates = log.get("failure/bad_action", 0.0), log.get("non_finite_updates", 0.0)
+    count = so_far + 1 if actions or updates else 0
+    if count >= MAX_BAD_ITERATIONS:
+        raise UnilabError(
+            f"{count} iterations in a row had numbers that are not finite: {actions:.0f} actions, "
+            f"{updates:.0f} updates skipped in the last one. The last checkpoint is good; resume "
+            "from it with a lower learners.ppo.learning_rate or learners.ppo.max_grad_norm"
+        )
+    return count

@@ -1,0 +1,102 @@
+"""Go1 walks on flat ground: follows commanded planar velocity and yaw rate, is pushed, sees noise.
+
+Robot facts and the shape of the task follow mjlab's and MuJoCo Playground's Go1 velocity tasks; the
+numbers in ``configs/go1_walk.yaml`` are tuned for short training on a CPU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unilab.physics.model import ContactSensorSpec, Robot, SensorSpec
+from unilab.tasks.base import (
+    Mirror,
+    Task,
+    TaskModel,
+    joint_constants,
+    joint_fields,
+    root_fields,
+    root_starts,
+    sensor_field,
+)
+from unilab_kernels.spec import CarriedField
+
+FEET = ("FR", "FL", "RR", "RL")
+ACTION_SCALE_SHARE = 0.25  # action 1 moves the set-point by this share of effort / kp (mjlab)
+POSE_WEIGHTS = {"hip": 1.0, "thigh": 0.5, "calf": 0.2}
+
+
+def describe(robot: Robot) -> TaskModel:
+    """Name the parts of the state that the terms read; ctrl = offset + scale * action."""
+    constants = joint_constants(robot)
+    qpos_start, qvel_start = root_starts(robot)
+    pose_weights = np.array(
+        [next(w for part, w in POSE_WEIGHTS.items() if part in n) for n in robot.joint_names]
+    )
+    return TaskModel(
+        fields={
+            **root_fields(robot),
+            **joint_fields(robot),
+            "feet_contact": sensor_field(robot, "feet_contact"),
+            "feet_pos_w": sensor_field(robot, "feet_pos_w"),
+            "feet_vel_w": sensor_field(robot, "feet_vel_w"),
+        },
+        constants={
+            **constants,
+            "pose_weights": pose_weights,
+            "base_qpos_start": float(qpos_start),
+            "base_qvel_start": float(qvel_start),
+        },
+        carried={
+            "command": CarriedField(3),
+            "command_timer": CarriedField(1, scalar=True),
+            "fixed_command": CarriedField(4, reset=None),
+            "push_timer": CarriedField(1, scalar=True),
+            "feet_air_time": CarriedField(len(FEET), update="track_air_time"),
+        },
+        ctrl_offset=constants["default_joint_pos"],
+        ctrl_scale=ACTION_SCALE_SHARE * constants["effort_limit"] / constants["kp"],
+        mirrors=_mirrors(robot),
+    )
+
+
+def _mirrors(robot: Robot) -> dict[str, Mirror]:
+    """Reflection in the vertical plane along x: y, roll and yaw change sign, left and right swap."""
+    names = list(robot.joint_names)
+    swap = {"FR": "FL", "FL": "FR", "RR": "RL", "RL": "RR"}
+    perm = np.array([names.index(swap[n[:2]] + n[2:]) for n in names])
+    sign = np.array([-1 if "hip" in n else 1 for n in names], np.float32)
+    joints, feet = Mirror(perm, sign), Mirror(np.array([1, 0, 3, 2]), np.ones(4, np.float32))
+
+    def vector(*signs: int) -> Mirror:
+        return Mirror(np.arange(len(signs)), np.array(signs, np.float32))
+
+    return {
+        "base_lin_vel": vector(1, -1, 1),
+        "base_ang_vel": vector(-1, 1, -1),
+        "gravity": vector(1, -1, 1),
+        "velocity_command": vector(1, -1, -1),
+        "base_height": vector(1),
+        "joint_pos_rel": joints,
+        "joint_velocity": joints,
+        "last_action": joints,
+        "action": joints,
+        "feet_contacts": feet,
+        "feet_air": feet,
+    }
+
+
+TASK = Task(
+    robot="go1.xml",
+    describe=describe,
+    sensors=(
+        ContactSensorSpec(
+            "feet_contact", geoms=tuple(f"{f}_foot_collision" for f in FEET), against="floor"
+        ),
+        SensorSpec("feet_pos_w", "framepos", site=FEET),
+        SensorSpec("feet_vel_w", "framelinvel", site=FEET),
+    ),
+    # What touches the ground while walking and falling; legs against each other are left out.
+    collision_geoms=("*_foot_collision", "trunk_collision"),
+    camera="track",
+)
