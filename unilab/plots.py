@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 
 Column = NDArray[np.float64]  # (lines,), nan where a line does not have the metric
 INK, FAINT = "#22303c", "#c9d1d9"
-COLORS = ("#0969da", "#d1242f", "#1a7f37", "#8250df", "#bf8700", "#0f7b8a")
-COLORS += ("#bf3989", "#57606a", "#7d4e00", "#4ac26b", "#a475f9", "#ff8182")
+COLORS = (
+    *("#0969da", "#d1242f", "#1a7f37", "#8250df", "#bf8700", "#0f7b8a"),
+    *("#bf3989", "#57606a", "#7d4e00", "#4ac26b", "#a475f9", "#ff8182"),
+)
 # Points a curve is drawn with at most; longer runs are averaged down to it.
 MAX_POINTS = 600
 # Common x positions of the curves that compare_curves averages.
@@ -167,6 +170,8 @@ def _draw_rewards(axis: Axes, curves: Curves) -> None:
 
 
 def _draw_speed(axis: Axes, curves: Curves) -> None:
+    from matplotlib.patches import Patch
+
     axis.set_title("time of an iteration and speed")
     stages = curves.group("stage/", "_ms")
     if stages:
@@ -187,7 +192,12 @@ def _draw_speed(axis: Axes, curves: Curves) -> None:
         _line(twin, curves, speed / 1e3, INK, "")
         twin.set_ylim(bottom=0)
         twin.set_ylabel("env steps/s (thousands)")
-    _legend(axis)
+        axis = twin  # the legend goes above the line of the twin
+    if stages:
+        patches = [Patch(color=c, alpha=0.55) for c in _colors(len(stages))]
+        axis.legend(
+            patches, list(stages), fontsize=8, framealpha=0.85, edgecolor="none", loc="lower right"
+        )
 
 
 def _draw_band(
@@ -249,24 +259,19 @@ def _add_minutes(axis: Axes, curves: Curves) -> None:
     x, minutes = curves.x_steps[known], curves.minutes[known]
     if len(x) < 2 or not (np.all(np.diff(x) > 0) and np.all(np.diff(minutes) > 0)):
         return
-    slopes = [np.diff(ends) for ends in (x[[0, -1]], minutes[[0, -1]])]
-    slope = float(slopes[1][0] / slopes[0][0])
-
-    def to_minutes(value: Column) -> Column:
-        inside = np.interp(value, x, minutes)
-        return inside + slope * (np.minimum(value - x[0], 0) + np.maximum(value - x[-1], 0))
-
-    def to_steps(value: Column) -> Column:
-        inside = np.interp(value, minutes, x)
-        return (
-            inside
-            + (np.minimum(value - minutes[0], 0) + np.maximum(value - minutes[-1], 0)) / slope
-        )
-
+    slope = (minutes[-1] - minutes[0]) / (x[-1] - x[0])
+    to_minutes = partial(_interpolate, x=x, y=minutes, slope=slope)
+    to_steps = partial(_interpolate, x=minutes, y=x, slope=1 / slope)
     upper = axis.secondary_xaxis("top", functions=(to_minutes, to_steps))
     upper.set_xlabel("training time (min)", fontsize=9, color=INK)
     upper.tick_params(labelsize=8, colors=INK)
     upper.spines["top"].set_visible(False)
+
+
+def _interpolate(value: Any, x: Column, y: Column, slope: float) -> Any:
+    """y at `value`, going on with `slope` outside of x."""
+    outside = np.minimum(value - x[0], 0) + np.maximum(value - x[-1], 0)
+    return np.interp(value, x, y) + slope * outside
 
 
 def _figure(rows: int, columns: int, title: str) -> tuple[Figure, list[list[Axes]]]:

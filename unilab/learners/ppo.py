@@ -299,6 +299,7 @@ class PPO:
         row = torch.stack(metrics)
         finite = torch.isfinite(row.sum() + norms.sum())
         scale = (config.max_grad_norm / (norms + 1e-6)).clamp_max_(1.0)
+        scale = torch.where(finite, scale, 0.0)  # keeps the gaps of the flat gradient at 0
         self._actor_flat.grad.mul_(scale[0])
         self._critic_flat.grad.mul_(scale[1])
         if config.schedule == "adaptive":

@@ -115,6 +115,21 @@ class ContactSensorSpec:
 
 
 @dataclass(frozen=True)
+class ContactModel:
+    """How contacts are modelled, in place of what the file says.
+
+    Args:
+      cone: friction cone. "pyramidal" with impratio 1 is the cheapest for Newton, and converges.
+      impratio: ratio of frictional to normal impedance; higher slips less and costs more.
+      condim: shell pattern of geom names -> contact dimensions (1, 3, 4 or 6).
+    """
+
+    cone: Literal["pyramidal", "elliptic"]
+    impratio: float = 1.0
+    condim: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class SensorSlice:
     """Where a declared sensor lies in `sensordata`: columns [start, stop)."""
 
@@ -265,6 +280,7 @@ def compile_robot(
     sensors: Sequence[SensorSpec | ContactSensorSpec] = (),
     timestep_s: float | None = None,
     collision_geoms: Sequence[str] | None = None,
+    contact: ContactModel | None = None,
     strip_visuals: bool = False,
 ) -> Robot:
     """Compile an MJCF file with the sensors a task declares.
@@ -277,6 +293,7 @@ def compile_robot(
       timestep_s: solver step in s; None keeps the file's.
       collision_geoms: shell patterns of geom names. Only these geoms of the moving bodies collide
         (geoms fixed to the world always may); None keeps the file's.
+      contact: cone and contact dimensions; None keeps the file's.
       strip_visuals: leave out geoms, meshes, materials that physics does not need. Training only.
 
     Returns:
@@ -298,6 +315,8 @@ def compile_robot(
     root_joint = _check_robot(base, file)
     if collision_geoms is not None:
         _restrict_collisions(spec, base, collision_geoms, file)
+    if contact is not None:
+        _set_contact_model(spec, contact, file)
     for old in list(spec.sensors):
         spec.delete(old)
     blocks = _add_sensors(spec, base, sensors, file)
@@ -544,6 +563,19 @@ def _restrict_collisions(spec: Any, base: Any, patterns: Sequence[str], file: Pa
     for pair in list(spec.pairs):
         if not {pair.geomname1, pair.geomname2} <= kept:
             spec.delete(pair)
+
+
+def _set_contact_model(spec: Any, contact: ContactModel, file: Path) -> None:
+    cones = {"pyramidal": mujoco.mjtCone.mjCONE_PYRAMIDAL, "elliptic": mujoco.mjtCone.mjCONE_ELLIPTIC}
+    spec.option.cone = cones[contact.cone]
+    spec.option.impratio = contact.impratio
+    names = [geom.name for geom in spec.geoms if geom.name]
+    for pattern, condim in contact.condim.items():
+        matching = [geom for geom in spec.geoms if fnmatchcase(geom.name, pattern)]
+        if not matching:
+            raise ConfigError(f"{file}: contact geom '{pattern}' matches no geom; {nearest(pattern, names)}")
+        for geom in matching:
+            geom.condim = condim
 
 
 def _add_sensors(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
@@ -85,10 +86,13 @@ class PlainView:
         try:
             self._file.write(text)
             self._file.flush()
-        except (BrokenPipeError, ValueError):
-            # Whoever read the output has gone, or it was closed. The run's files say it all; a
-            # training of hours does not end for this.
+        except BrokenPipeError:
+            # Whoever read the output has gone. The run's files say it all: a training of hours does
+            # not end for this, and neither does whatever is still to be printed.
             self._open = False
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._file.fileno())
+            os.close(nowhere)
 
 
 class LiveView:

@@ -21,7 +21,7 @@ import unilab_kernels.rewards
 import unilab_kernels.terminations  # noqa: F401  (these imports register the term library)
 from unilab.config import RunConfig, list_tasks
 from unilab.errors import ConfigError, nearest
-from unilab.physics.model import ContactSensorSpec, Robot, SensorSpec, compile_robot
+from unilab.physics.model import ContactModel, ContactSensorSpec, Robot, SensorSpec, compile_robot
 from unilab_kernels.fuse import FusedKernel, assemble
 from unilab_kernels.spec import CarriedField, KernelSpec, StateField
 from unilab_kernels.terms import TermError
@@ -73,6 +73,7 @@ class Task:
       describe: from the compiled robot to what the terms may read.
       sensors: MuJoCo sensors that the task reads.
       collision_geoms: patterns of the geoms that may collide; None keeps the file's choice.
+      contact: how contacts are modelled; None keeps the file's choice.
       camera: the camera of the video; None: a free one.
     """
 
@@ -80,6 +81,7 @@ class Task:
     describe: Callable[[Robot], TaskModel]
     sensors: Sequence[SensorSpec | ContactSensorSpec] = ()
     collision_geoms: Sequence[str] | None = None
+    contact: ContactModel | None = None
     camera: str | None = None
 
 
@@ -139,6 +141,7 @@ def build_task(config: RunConfig) -> BuiltTask:
         sensors=task.sensors,
         timestep_s=physics.timestep_s,
         collision_geoms=task.collision_geoms,
+        contact=task.contact,
     )
     model = task.describe(robot)
     control_dt = physics.timestep_s * physics.substeps

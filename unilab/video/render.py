@@ -25,6 +25,7 @@ import mujoco
 import numpy as np
 
 from unilab.errors import ConfigError, UnilabError, nearest
+from unilab.gl import requested_gl
 from unilab.video.frames import Frame, RenderJob
 
 # A software renderer needs about a second to start; a broken display can hang for ever.
@@ -118,7 +119,7 @@ def _camera_id(model: mujoco.MjModel, camera: str | int | None) -> int:
 
 def _backends() -> list[str]:
     """OpenGL platforms to try, in order; "" leaves the choice to MuJoCo."""
-    forced = os.environ.get("MUJOCO_GL", "").strip().lower()
+    forced = requested_gl()
     if forced:
         return [forced]
     if not sys.platform.startswith("linux"):
@@ -134,7 +135,7 @@ def _start_worker(job: RenderJob, folder: Path) -> _Worker:
             return worker
         worker.stop()
         failures.append(f"{worker.backend}: {worker.last_words()}")
-    forced = " (MUJOCO_GL asks for it)" if os.environ.get("MUJOCO_GL", "").strip() else ""
+    forced = " (MUJOCO_GL asks for it)" if requested_gl() else ""
     raise RenderUnavailable(
         f"no video: OpenGL does not work here [{'; '.join(failures)}]{forced}; {INSTALL_HINT}"
     )
@@ -146,7 +147,7 @@ class _Worker:
     def __init__(self, backend: str, folder: Path) -> None:
         self.backend = backend or "default"
         self._log_path = folder / f"{self.backend}.log"
-        env = dict(os.environ)
+        env = {k: v for k, v in os.environ.items() if k != "MUJOCO_GL"}
         if backend:
             env["MUJOCO_GL"] = backend
         package_root = str(Path(__file__).parents[2])

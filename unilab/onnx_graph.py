@@ -1,0 +1,217 @@
+"""Write a feed-forward torch policy as an ONNX graph, operation by operation.
+
+torch's own exporter either needs onnxscript or is deprecated since torch 2.9. A policy is a handful
+of operations; torch.fx lists them, and the tables below translate them.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from torch import fx, nn
+from torch.nn import functional
+
+# Readable by onnxruntime from 1.17 on (January 2024).
+OPSET, IR_VERSION = 20, 9
+
+
+class _Graph:
+    """ONNX nodes and weights, as they are added."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.weights: dict[str, Any] = {}
+
+    def add(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+        """Add a node; returns the name of its result."""
+        name = output or f"{kind.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))
+        return name
+
+    def weight(self, value: NDArray[np.float32] | float, name: str | None = None) -> str:
+        """Add a constant, once for each name; returns its name."""
+        name = name or f"constant_{len(self.weights)}"
+        array = np.ascontiguousarray(value, dtype=np.float32).reshape(np.shape(value))
+        self.weights.setdefault(name, numpy_helper.from_array(array, name))
+        return name
+
+
+def write_onnx(
+    policy: nn.Module,
+    *,
+    obs_dim: int,
+    ctrl_scale: NDArray[np.float32],
+    ctrl_offset: NDArray[np.float32],
+    action_clip: float,
+    properties: Mapping[str, str],
+    path: Path,
+) -> None:
+    """Write the graph obs -> action (clipped), ctrl = offset + scale * action into one file.
+
+    Args:
+      policy: (n, O) to (n, A), on the CPU, f32, evaluation mode.
+      obs_dim: O.
+      ctrl_scale, ctrl_offset: (A,) f32.
+      action_clip: limit of |action|.
+      properties: metadata of the file.
+      path: where to; overwritten.
+
+    Raises:
+      ExportError: an operation of the policy has no translation.
+    """
+    graph = _Graph()
+    raw = _translate(policy, graph)
+    low, high = graph.weight(-action_clip, "action_min"), graph.weight(action_clip, "action_max")
+    graph.add("Clip", raw, low, high, output="action")
+    scaled = graph.add("Mul", "action", graph.weight(ctrl_scale, "ctrl_scale"))
+    graph.add("Add", scaled, graph.weight(ctrl_offset, "ctrl_offset"), output="ctrl")
+    size = len(ctrl_scale)
+
+    def info(name: str, width: int) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width])
+
+    model = helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            "policy",
+            [info("obs", obs_dim)],
+            [info("action", size), info("ctrl", size)],
+            list(graph.weights.values()),
+        ),
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="unilab",
+    )
+    helper.set_model_props(model, dict(properties))
+    onnx.checker.check_model(model, full_check=True)
+    path.write_bytes(model.SerializeToString())
+
+
+def _translate(policy: nn.Module, graph: _Graph) -> str:
+    """Add the policy's operations; returns the name of its result."""
+    try:
+        traced = fx.symbolic_trace(policy)
+    except fx.proxy.TraceError as error:
+        raise _unsupported(f"data dependent control flow ({error})") from None
+    modules = dict(traced.named_modules())
+    names: dict[fx.Node, str] = {}
+
+    def operand(value: Any) -> str:
+        return names[value] if isinstance(value, fx.Node) else graph.weight(float(value))
+
+    for node in traced.graph.nodes:
+        if node.op == "placeholder":
+            if names:
+                raise _unsupported(f"second input '{node.target}'")
+            names[node] = "obs"
+        elif node.op == "get_attr":
+            tensor = operator.attrgetter(node.target)(traced)
+            names[node] = graph.weight(tensor.detach().numpy(), f"policy.{node.target}")
+        elif node.op == "call_module":
+            if len(node.args) != 1 or node.kwargs:
+                raise _unsupported(f"call of {node.target} with {node.args} {node.kwargs}")
+            module = modules[node.target]
+            names[node] = _add_module(graph, module, names[node.args[0]], f"policy.{node.target}")
+        elif node.op == "output":
+            if not isinstance(node.args[0], fx.Node):
+                raise _unsupported(f"a result that is no single tensor, {node.args[0]}")
+            return names[node.args[0]]
+        else:
+            table = FUNCTIONS if node.op == "call_function" else METHODS
+            write = table.get(node.target)
+            if write is None or node.kwargs or not all(map(_is_operand, node.args)):
+                raise _unsupported(f"{node.target} with {node.args} {node.kwargs}")
+            names[node] = write(graph, *(operand(a) for a in node.args))
+    raise _unsupported("a policy without a result")
+
+
+def _add_module(graph: _Graph, module: nn.Module, x: str, name: str) -> str:
+    if isinstance(module, nn.Linear):
+        weights = [graph.weight(module.weight.detach().numpy(), f"{name}.weight")]
+        if module.bias is not None:
+            weights.append(graph.weight(module.bias.detach().numpy(), f"{name}.bias"))
+        return graph.add("Gemm", x, *weights, transB=1)
+    if isinstance(module, nn.ELU):
+        return graph.add("Elu", x, alpha=float(module.alpha))
+    if isinstance(module, nn.LeakyReLU):
+        return graph.add("LeakyRelu", x, alpha=float(module.negative_slope))
+    if isinstance(module, nn.GELU):
+        return graph.add("Gelu", x, approximate=module.approximate)
+    if isinstance(module, nn.SiLU):
+        return graph.add("Mul", x, graph.add("Sigmoid", x))
+    if isinstance(module, nn.Identity):
+        return graph.add("Identity", x)
+    kind = SIMPLE_MODULES.get(type(module))
+    if kind is None:
+        raise _unsupported(f"module {name} of type {type(module).__name__}")
+    return graph.add(kind, x)
+
+
+def _is_operand(value: Any) -> bool:
+    return isinstance(value, fx.Node) or (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    )
+
+
+def _unsupported(what: str) -> Exception:
+    from unilab.export import ExportError
+
+    return ExportError(
+        f"export: the policy uses {what}, which has no translation to ONNX; use one of the "
+        "modules and functions that unilab/onnx_graph.py lists, or add it there"
+    )
+
+
+def _simple(kind: str) -> Callable[..., str]:
+    def write(graph: _Graph, *inputs: str) -> str:
+        return graph.add(kind, *inputs)
+
+    return write
+
+
+SIMPLE_MODULES: dict[type[nn.Module], str] = {
+    nn.ReLU: "Relu",
+    nn.Tanh: "Tanh",
+    nn.Sigmoid: "Sigmoid",
+    nn.Softplus: "Softplus",
+}
+FUNCTIONS: dict[Any, Callable[..., str]] = {
+    operator.add: _simple("Add"),
+    operator.sub: _simple("Sub"),
+    operator.mul: _simple("Mul"),
+    operator.truediv: _simple("Div"),
+    operator.neg: _simple("Neg"),
+    torch.add: _simple("Add"),
+    torch.sub: _simple("Sub"),
+    torch.mul: _simple("Mul"),
+    torch.div: _simple("Div"),
+    torch.sqrt: _simple("Sqrt"),
+    torch.exp: _simple("Exp"),
+    torch.tanh: _simple("Tanh"),
+    torch.relu: _simple("Relu"),
+    torch.sigmoid: _simple("Sigmoid"),
+    torch.clamp: _simple("Clip"),
+    functional.relu: _simple("Relu"),
+    functional.tanh: _simple("Tanh"),
+}
+METHODS: dict[str, Callable[..., str]] = {
+    "add": _simple("Add"),
+    "sub": _simple("Sub"),
+    "mul": _simple("Mul"),
+    "div": _simple("Div"),
+    "sqrt": _simple("Sqrt"),
+    "exp": _simple("Exp"),
+    "tanh": _simple("Tanh"),
+    "relu": _simple("Relu"),
+    "sigmoid": _simple("Sigmoid"),
+    "clamp": _simple("Clip"),
+}
