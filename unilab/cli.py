@@ -209,7 +209,7 @@ def export_command(
     loaded = _load_run(run_dir, [])
     checkpoint_file = _find_checkpoint(run_dir, checkpoint)
     _prepare(loaded)
-    from unilab.export import export_run
+    from unilab.runners.export import export_run
 
     return export_run(run_dir, checkpoint_file, output)
 

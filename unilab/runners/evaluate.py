@@ -12,15 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unilab.config import diff_configs, load_config, load_resolved
+from unilab.config import diff_configs, load_config
 from unilab.errors import ConfigError
 from unilab.learners.base import Learner
-from unilab.runners import checkpoint as checkpoints
-from unilab.runners.build import choose_device, make_learner, make_pipeline
-from unilab.runs import CONFIG_FILE
+from unilab.runners.build import make_pipeline
+from unilab.runners.restore import restore_policy
 from unilab.runtime.pipeline import Pipeline
 from unilab.runtime.threads import make_plan
-from unilab.tasks.base import BuiltTask, build_task, root_starts
+from unilab.tasks.base import BuiltTask, root_starts
 from unilab.video import Arrow, Frame, render_video
 
 F64 = NDArray[np.float64]
@@ -30,6 +29,7 @@ EVALUATION_SEED = 20_260_101
 EVALUATION_FILE = "evaluation.json"
 VIDEO_FPS = 25.0
 # For these metrics more is better; every other threshold is an upper limit.
+NOT_THE_MDP = ("seed", "device", "log.", "train.", "checkpoint.", "runtime.", "description")
 HIGHER_IS_BETTER = ("survived_fraction", "return")
 COMMAND_COLOR, VELOCITY_COLOR = (0.1, 0.75, 0.25, 1.0), (0.15, 0.4, 0.95, 1.0)
 
@@ -292,18 +292,12 @@ def evaluate_run(run_dir: Path, checkpoint: Path, overrides: list[str], video: b
     Returns:
       0, whether or not the thresholds are met.
     """
-    loaded = checkpoints.load(checkpoint)
-    config = load_resolved(run_dir / CONFIG_FILE, overrides).config
-    checkpoints.check_same_task(loaded, config, checkpoint)
-    for difference in diff_configs(load_config(config.task).config, config):
-        if not difference.key.startswith(("seed", "log.", "train.", "checkpoint.")):
+    policy = restore_policy(run_dir, checkpoint, overrides)
+    built, learner = policy.built, policy.learner
+    for difference in diff_configs(load_config(built.config.task).config, built.config):
+        if not difference.key.startswith(NOT_THE_MDP):
             print(f"differs from the task's file today: {difference}")  # noqa: T201
-    built = build_task(config)
-    plan = make_plan(config.runtime, config.physics.num_envs)
-    torch.set_num_threads(plan.learner)
-    learner = make_learner(built, config, choose_device(config.device), 0)
-    learner.load_state_dict(loaded.learner)
-    print(f"checkpoint {checkpoint}, iteration {loaded.progress.iteration}")  # noqa: T201
+    print(f"checkpoint {checkpoint}, iteration {policy.progress.iteration}")  # noqa: T201
     result = evaluate(built, learner)
     save_evaluation(run_dir, result)
     print(format_evaluation(result))  # noqa: T201

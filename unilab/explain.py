@@ -1,0 +1,100 @@
+"""`unilab explain`: what a task is made of, as text."""
+
+from __future__ import annotations
+
+from unilab.config import LoadedConfig, all_keys
+from unilab.config.base import to_plain
+from unilab.config.layers import leaves
+from unilab.physics.model import format_actuator_table
+from unilab.runtime.threads import make_plan
+from unilab.tasks.base import BuiltTask, build_task
+from unilab_kernels import terms
+from unilab_kernels.spec import ObservationSlice
+
+
+def explain(loaded: LoadedConfig, kernel: bool) -> str:
+    """Return the resolved config with origins, the layout of observations, and the terms.
+
+    Args:
+      loaded: the config.
+      kernel: return the source of the fused kernel instead.
+
+    Raises:
+      ConfigError: the model, a term or a parameter is not right.
+    """
+    built = build_task(loaded.config)
+    if kernel:
+        return f"# {built.kernel.write()}\n{built.kernel.source}"
+    sections = [
+        _head(built),
+        _config(loaded),
+        _observations("actor", built.kernel.actor_layout, built),
+        _observations("critic", built.kernel.critic_layout, built),
+        _terms("reward", built.kernel.reward_names, built),
+        _terms("termination", built.kernel.termination_names, built),
+        "actuators\n" + _indent(format_actuator_table(built.robot.actuator_table())),
+    ]
+    return "\n\n".join(sections)
+
+
+def _head(built: BuiltTask) -> str:
+    config, model = built.config, built.robot.model
+    plan = make_plan(config.runtime, config.physics.num_envs)
+    return "\n".join(
+        [
+            f"task {config.task}: {config.description}",
+            f"  robot     {built.robot.path} (nq {model.nq}, nv {model.nv}, nu {model.nu})",
+            f"  control   {1.0 / built.control_dt:g} Hz, {config.physics.substeps} substeps of "
+            f"{config.physics.timestep_s:g} s; episodes of {built.max_steps} steps",
+            f"  threads   {plan.describe()}",
+        ]
+    )
+
+
+def _config(loaded: LoadedConfig) -> str:
+    meaning = {key.dotted: key.description for key in all_keys()}
+    rows = [
+        (key, _show(value), loaded.origins.get(key, ""), meaning.get(key, ""))
+        for key, value in leaves(to_plain(loaded.config))
+    ]
+    widths = [min(44, max(len(row[i]) for row in rows)) for i in range(3)]
+    lines = [
+        "  " + "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=False)) + f"  {row[3]}"
+        for row in rows
+    ]
+    return "config (key, value, where it comes from, what it does)\n" + "\n".join(
+        line.rstrip() for line in lines
+    )
+
+
+def _show(value: object) -> str:
+    return "null" if value is None else str(value)
+
+
+def _observations(group: str, layout: tuple[ObservationSlice, ...], built: BuiltTask) -> str:
+    lines = [f"observations.{group}: {layout[-1].stop} numbers"]
+    for part in layout:
+        term = terms.find("observation", part.name)
+        summary = term.summary if term is not None else ""
+        noise = f"noise +-{part.noise:g}" if part.noise else ""
+        scale = f"scale {part.scale:g}" if part.scale != 1.0 else ""
+        extra = ", ".join(text for text in (noise, scale) if text)
+        lines.append(f"  [{part.start:3d}:{part.stop:3d}]  {part.name:18s} {extra:22s} {summary}")
+    return "\n".join(lines)
+
+
+def _terms(stage: str, names: tuple[str, ...], built: BuiltTask) -> str:
+    config = built.config.rewards if stage == "reward" else built.config.terminations
+    head = {"reward": "rewards (times the control dt)", "termination": "terminations"}[stage]
+    lines = [head]
+    for name in names:
+        term = terms.find(stage, name)
+        parameters = ", ".join(f"{k}={v:g}" for k, v in config[name].items() if k != "weight")
+        weight = f"{config[name]['weight']:+8.4g}  " if stage == "reward" else ""
+        summary = term.summary if term is not None else ""
+        lines.append(f"  {weight}{name:18s} {parameters:32s} {summary}")
+    return "\n".join(lines)
+
+
+def _indent(text: str) -> str:
+    return "\n".join("  " + line for line in text.split("\n"))
