@@ -38,12 +38,17 @@ INTERNAL = {
         "unilab.runtime",
         "unilab.learners",
         "unilab.buffers",
-        # A runner puts the parts of a run together.
+        # A runner puts the parts of a run together, and shows its result.
         "unilab.physics",
         "unilab.tasks",
+        "unilab_kernels",
+        "unilab.plots",
+        "unilab.video",
+        "unilab.export",
     ),
     "unilab.runs": ("unilab.config", "unilab.errors"),
-    "unilab.video": ("unilab.config", "unilab.errors"),
+    "unilab.video": ("unilab.config", "unilab.errors", "unilab.gl"),
+    "unilab.gl": (),
 }
 # Room -> libraries it must do without, wherever in the file the import stands.
 WITHOUT = {

@@ -312,9 +312,11 @@ def _find_checkpoint(run_dir: Path, which: str) -> Path:
 
 
 def _prepare(loaded: LoadedConfig) -> None:
-    """Set the thread limits. Must come before torch and Numba are imported."""
+    """Set the thread limits, and keep OpenGL out. Comes before torch, Numba and MuJoCo load."""
+    from unilab.gl import keep_gl_out
     from unilab.runtime.threads import prepare_environment
 
+    keep_gl_out()
     prepare_environment(loaded.config.runtime)
 
 

@@ -6,7 +6,8 @@ import torch
 from tests.learners.support import CPU
 from unilab.errors import ConfigError
 from unilab.learners.activations import ACTIVATIONS
-from unilab.learners.networks import MLP, DeterministicPolicy, FlatParameters, GaussianActor
+from unilab.learners.networks import MLP, DeterministicPolicy, GaussianActor
+from unilab.learners.optimizer import FlatParameters
 from unilab.learners.workspace import MLPWorkspace
 
 SIZES = (5, 16, 7, 3)

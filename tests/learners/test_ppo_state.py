@@ -15,7 +15,16 @@ from unilab.learners.base import LearnerSpec
 from unilab.learners.ppo import PPO
 
 # Memory that is written before it is read; all else must survive a save.
-SCRATCH = ("_table", "_acting", "_actor_work", "_critic_work", "_sums", "_found_inf", "_old_std")
+SCRATCH = (
+    "grad",
+    "_table",
+    "_acting",
+    "_actor_work",
+    "_critic_work",
+    "_sums",
+    "_found_inf",
+    "_old_std",
+)
 
 
 def saved_and_loaded(state: dict[str, Any]) -> dict[str, Any]:
@@ -196,3 +205,13 @@ def test_more_minibatches_than_samples_are_refused() -> None:
     learner = PPO(small_config(minibatches=49), SPEC, CPU, 0)
     with pytest.raises(ConfigError, match="6 steps x 8 envs = 48 samples"):
         learner.update(collect(learner, seed=1).rollout)
+
+
+def test_a_rollout_without_any_truncation_is_learnt_from() -> None:
+    learner = small_learner()
+    rollout = collect(learner, seed=1).rollout
+    rollout.truncated.zero_()
+    rollout.carry_over()  # drops the final observations
+    metrics = learner.update(rollout)
+    assert metrics["non_finite_updates"].item() == 0
+    assert learner.state_dict()["optimizer_critic"]["step"].item() == 12

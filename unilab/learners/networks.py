@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -19,8 +19,6 @@ MIN_STD, MAX_STD = 1e-2, 1e2
 # Gain of the policy's last layer: the first actions are near 0 whatever is observed.
 # Source: Andrychowicz et al. 2021, "What matters in on-policy reinforcement learning".
 POLICY_GAIN = 0.01
-# Parameters start at multiples of this many entries of the flat vector (a 64-byte line of f32).
-ALIGNMENT = 16
 
 
 class MLP(nn.Module):
@@ -144,34 +142,3 @@ class DeterministicPolicy(nn.Module):
         """The action of each row of `obs`, raw and unclipped."""
         action: Tensor = self.net((obs - self.shift) * self.inv_scale)
         return action
-
-
-class FlatParameters:
-    """Parameters and gradients of some modules, moved into one vector each.
-
-    The modules' own parameters become views, so that norm, clipping, zeroing and the optimiser
-    take one operation each instead of one a tensor.
-
-    Attributes:
-      vector: (P,) the parameter to give to an optimiser; `vector.grad` is always allocated.
-    """
-
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        owners = list(parameters)
-        starts, end = [], 0
-        for p in owners:
-            starts.append(end)
-            end += -(-p.numel() // ALIGNMENT) * ALIGNMENT
-        self.vector = nn.Parameter(owners[0].detach().new_zeros(end))
-        self.grad = torch.zeros_like(self.vector.data)
-        self.vector.grad = self.grad
-        for p, start in zip(owners, starts, strict=True):
-            view = self.vector.data[start : start + p.numel()].view_as(p)
-            view.copy_(p.data)
-            p.data = view
-            p.grad = self.grad[start : start + p.numel()].view_as(p)
-
-    def grad_norm(self) -> Tensor:
-        """() Euclidean norm of the gradient."""
-        norm: Tensor = torch.linalg.vector_norm(self.grad)
-        return norm

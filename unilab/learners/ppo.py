@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unilab.buffers.rollout import Rollout
 from unilab.config.schema import PPOConfig
@@ -30,10 +30,10 @@ from unilab.learners.networks import (
     MLP,
     POLICY_GAIN,
     DeterministicPolicy,
-    FlatParameters,
     GaussianActor,
 )
 from unilab.learners.normalize import RunningNormalizer
+from unilab.learners.optimizer import FlatParameters, GatedAdam
 from unilab.learners.returns import gae
 from unilab.learners.samples import Samples, SampleTable, TableMirror
 from unilab.learners.workspace import MLPWorkspace
@@ -90,9 +90,12 @@ class PPO:
         self.seed, self.iteration = seed, 0
         self._build_networks(torch.Generator().manual_seed(seed))
         self.generator = torch.Generator(device=device).manual_seed(seed)
-        self.learning_rate = torch.tensor(config.learning_rate, device=device)  # () f32
-        self._found_inf = torch.zeros((), device=device)  # () f32, 1 makes a step do nothing
-        self._optimizer = self._build_optimizer()
+        parts = {
+            "actor": FlatParameters(self.actor.parameters()),
+            "critic": FlatParameters(self.critic.parameters()),
+        }
+        self._optimizer = GatedAdam(parts, config.learning_rate, config.max_grad_norm, device)
+        self.learning_rate = self._optimizer.learning_rate  # () f32, changed in place
         self._metric_names = tuple(
             name
             for name in MINIBATCH_METRICS
@@ -122,22 +125,6 @@ class PPO:
         self.critic = mlp(spec.critic_obs_dim, config.critic_hidden, 1, 1.0)
         self.obs_normalizer = normalizer(spec.obs_dim)
         self.critic_obs_normalizer = normalizer(spec.critic_obs_dim)
-
-    def _build_optimizer(self) -> torch.optim.Adam:
-        self._actor_flat = FlatParameters(self.actor.parameters())
-        self._critic_flat = FlatParameters(self.critic.parameters())
-        vectors = [self._actor_flat.vector, self._critic_flat.vector]
-        optimizer = torch.optim.Adam(
-            vectors, lr=self.learning_rate, fused=True, capturable=self.device.type == "cuda"
-        )
-        for vector in vectors:  # made here, not in the first step, so that a state is complete
-            optimizer.state[vector] = {
-                "step": torch.zeros((), device=self.device),
-                "exp_avg": torch.zeros_like(vector.data),
-                "exp_avg_sq": torch.zeros_like(vector.data),
-            }
-        optimizer.found_inf = self._found_inf  # type: ignore[attr-defined]
-        return optimizer
 
     def _allocate(self, rows: int) -> None:
         """Make room for updates from rollouts of `rows` samples."""
@@ -295,18 +282,12 @@ class PPO:
     def _step(self, metrics: list[Tensor], kl: Tensor) -> None:
         """Clip the gradients, adapt the learning rate and step, unless something is not finite."""
         config = self.config
-        norms = torch.stack([self._actor_flat.grad_norm(), self._critic_flat.grad_norm()])
-        row = torch.stack(metrics)
+        norms, row = self._optimizer.grad_norms(), torch.stack(metrics)
         finite = torch.isfinite(row.sum() + norms.sum())
-        scale = (config.max_grad_norm / (norms + 1e-6)).clamp_max_(1.0)
-        scale = torch.where(finite, scale, 0.0)  # keeps the gaps of the flat gradient at 0
-        self._actor_flat.grad.mul_(scale[0])
-        self._critic_flat.grad.mul_(scale[1])
         if config.schedule == "adaptive":
             factor = torch.where(finite, learning_rate_factor(kl, config.target_kl), 1.0)
             self.learning_rate.mul_(factor).clamp_(MIN_LEARNING_RATE, MAX_LEARNING_RATE)
-        self._found_inf.copy_(~finite)
-        self._optimizer.step()
+        self._optimizer.step(norms, finite)
         self.actor.clamp_std()
         rest = torch.stack([self.learning_rate.to(self.dtype), self.actor.std.mean()])
         row = torch.cat([row, rest, norms, self._one])
@@ -327,12 +308,9 @@ class PPO:
         Tensors are clones; the rest is plain values, so `torch.load(weights_only=True)` reads it.
         """
         state: dict[str, Any] = {
-            name: {key: value.clone() for key, value in module.state_dict().items()}
-            for name, module in self._modules().items()
+            name: {key: value.clone() for key, value in tensors.items()}
+            for name, tensors in self._tensors().items()
         }
-        for name, flat in (("actor", self._actor_flat), ("critic", self._critic_flat)):
-            moments = self._optimizer.state[flat.vector]
-            state[f"optimizer_{name}"] = {key: value.clone() for key, value in moments.items()}
         state["learning_rate"] = self.learning_rate.clone()
         state["generator"] = {
             "device": self.device.type,
@@ -351,12 +329,7 @@ class PPO:
         Raises:
           ConfigError: the state is of other sizes or of another kind of network.
         """
-        modules = self._modules()
-        targets: dict[str, dict[str, Tensor]] = {
-            name: module.state_dict() for name, module in modules.items()
-        }
-        targets["optimizer_actor"] = self._optimizer.state[self._actor_flat.vector]
-        targets["optimizer_critic"] = self._optimizer.state[self._critic_flat.vector]
+        targets = self._tensors()
         for name, target in targets.items():
             _check_layout(name, state.get(name, {}), target)
         for name, target in targets.items():
@@ -375,12 +348,15 @@ class PPO:
         normalizer = self.obs_normalizer
         return DeterministicPolicy(self.actor.mlp, normalizer.shift, normalizer.inv_scale)
 
-    def _modules(self) -> dict[str, nn.Module]:
+    def _tensors(self) -> dict[str, dict[str, Tensor]]:
+        """The live tensors of parameters, statistics and moments."""
         return {
-            "actor": self.actor,
-            "critic": self.critic,
-            "obs_normalizer": self.obs_normalizer,
-            "critic_obs_normalizer": self.critic_obs_normalizer,
+            "actor": self.actor.state_dict(),
+            "critic": self.critic.state_dict(),
+            "obs_normalizer": self.obs_normalizer.state_dict(),
+            "critic_obs_normalizer": self.critic_obs_normalizer.state_dict(),
+            "optimizer_actor": self._optimizer.moments("actor"),
+            "optimizer_critic": self._optimizer.moments("critic"),
         }
 
     @torch.no_grad()

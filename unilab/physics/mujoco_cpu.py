@@ -2,7 +2,11 @@
 
 Rollout zeroes the solver's warm start at each call, so nothing hidden is carried from step to step:
 threads, chunks and groups never change a bit of the result. It reports no warnings; what happened
-to an env is read from the time in its state (see `MujocoCpu.wait`).
+to an env is read from the time in its state (see `MujocoCpu._read_step`).
+
+An *error* of MuJoCo (as opposed to a warning), such as a stack that overflows, cannot be caught in
+a rollout: MuJoCo prints it and ends the process with exit code 1. The constructor takes one step
+where such an error can be caught, so a model that is too large for its memory is refused at start.
 """
 
 from __future__ import annotations
@@ -16,13 +20,17 @@ import mujoco
 import numpy as np
 from mujoco import rollout
 
-from unilab.errors import PhysicsError
-from unilab.physics.base import F64, FROZEN, I32, U8, UNSTABLE, StateView
+from unilab.errors import ConfigError, PhysicsError
+from unilab.physics.base import F64, FROZEN, I32, U8, UNSTABLE, StateView, Ticket
 
 STATE_SIGNATURE = int(mujoco.mjtState.mjSTATE_FULLPHYSICS.value)
 CTRL_SIGNATURE = int(mujoco.mjtState.mjSTATE_CTRL.value)
 TIME, QPOS = 0, 1  # columns of a state row; qvel follows qpos
 _RESET_ROWS = 64  # rows of one reset_sensors call
+
+
+def _drop_warning(_message: str) -> None:
+    """MuJoCo would print warnings and write MUJOCO_LOG.TXT; failures are counted as events."""
 
 
 class CpuTicket:
@@ -49,6 +57,13 @@ class MujocoCpu:
       substeps: T, solver steps a control step.
       threads: size of MuJoCo's thread pool; 1 runs on the thread that calls.
       overlap: run physics on a thread of its own, so that submit returns at once.
+
+    Attributes:
+      rows: (N, nstate) f64, the state that each env is in: what the next step starts from.
+      failures: (N,) u8, 0 or the failure code of the last step.
+
+    Raises:
+      ConfigError: MuJoCo cannot step the model.
     """
 
     def __init__(
@@ -61,16 +76,18 @@ class MujocoCpu:
         threads: int,
         overlap: bool,
     ) -> None:
-        # MuJoCo would print warnings and write MUJOCO_LOG.TXT; failures are counted as events.
-        mujoco.set_mju_user_warning(lambda _message: None)
+        mujoco.set_mju_user_warning(_drop_warning)
         self.model = model
         self.groups = groups
         self.substeps = substeps
         num_state = mujoco.mj_stateSize(model, STATE_SIGNATURE)
         self.state: F64 = np.zeros((num_envs, substeps, num_state))
         self.sensors: F64 = np.zeros((num_envs, substeps, model.nsensordata))
-        self.rows: F64 = np.zeros((num_envs, num_state))  # the state each env is in
+        self.rows: F64 = np.zeros((num_envs, num_state))
         self.failures: U8 = np.zeros(num_envs, np.uint8)
+        qvel_start = QPOS + model.nq
+        self._qpos_columns = slice(QPOS, qvel_start)
+        self._qvel_columns = slice(qvel_start, qvel_start + model.nv)
         self._step_s = substeps * model.opt.timestep
         self._tolerance_s = 0.5 * model.opt.timestep
         self._nominal = self._nominal_row(num_state)
@@ -87,6 +104,13 @@ class MujocoCpu:
         mujoco.mj_getState(self.model, data, row, STATE_SIGNATURE)
         # The clock starts late enough that a state MuJoCo reset by itself (time 0) stands out.
         row[TIME] = max(1.0, 10.0 * self._step_s)
+        try:
+            mujoco.mj_step(self.model, data)
+        except mujoco.FatalError as error:
+            raise ConfigError(
+                f"MuJoCo cannot step this model: {error}. If it is about memory, raise it in the "
+                'MJCF file, e.g. <size memory="64M"/>'
+            ) from error
         return row
 
     def _make_reset_buffers(self, num_state: int) -> None:
@@ -95,6 +119,7 @@ class MujocoCpu:
         self._reset_data = [mujoco.MjData(self.model)]
         self._reset_state: F64 = np.zeros((_RESET_ROWS, 1, num_state))
         self._reset_sensors: F64 = np.zeros((_RESET_ROWS, 1, self.model.nsensordata))
+        self._reset_models = [self.model] * _RESET_ROWS
 
     def submit(self, group: int, ctrl: F64) -> CpuTicket:
         """Start one control step of a group; ctrl (Ng, T, A) f64, contiguous, finite."""
@@ -108,39 +133,52 @@ class MujocoCpu:
     def _run(self, ticket: CpuTicket, ctrl: F64) -> None:
         envs = self.groups[ticket.group]
         ticket.begin_ns = perf_counter_ns()
-        self._rollout.rollout(
-            self._models[ticket.group],
-            self._data,
-            self.rows[envs],
-            ctrl,
-            skip_checks=True,
-            nstep=self.substeps,
-            state=self.state[envs],
-            sensordata=self.sensors[envs],
-        )
+        try:
+            self._rollout.rollout(
+                self._models[ticket.group],
+                self._data,
+                self.rows[envs],
+                ctrl,
+                skip_checks=True,
+                nstep=self.substeps,
+                state=self.state[envs],
+                sensordata=self.sensors[envs],
+            )
+        except Exception as error:  # a thread's edge: it surfaces in `wait`, or in `submit`
+            raise PhysicsError(
+                f"MuJoCo refused to step envs [{envs.start}, {envs.stop}): {error!r}"
+            ) from error
+        self._read_step(envs)
         ticket.end_ns = perf_counter_ns()
 
-    def wait(self, ticket: CpuTicket) -> StateView:
-        """Wait for a step and say what became of each env.
+    def _read_step(self, envs: slice) -> None:
+        """Take over the state that a step ended in, and say what became of each env.
 
         On a warning MuJoCo freezes an env for the remaining substeps, and on a state that blew up
         it resets the env to time 0. So the time tells: behind the start is unstable, short of the
-        end is frozen.
+        end is frozen. A warning in the last substep freezes nothing and is not seen: an env that
+        stays in trouble is found in its next control step, if that has two substeps or more.
+        """
+        rows, end, failures = self.rows[envs], self.state[envs, -1], self.failures[envs]
+        elapsed_s = end[:, TIME] - rows[:, TIME]
+        rows[:] = end
+        failures[:] = 0
+        complete_s = self._step_s - self._tolerance_s
+        if not elapsed_s.min() >= complete_s:  # in this form for a NaN's sake
+            failures[~(elapsed_s >= complete_s)] = FROZEN
+            failures[~(elapsed_s >= -self._tolerance_s)] = UNSTABLE
+
+    def wait(self, ticket: Ticket) -> StateView:
+        """Wait for a step.
 
         Raises:
           PhysicsError: MuJoCo refused the call.
         """
+        assert isinstance(ticket, CpuTicket)
         if ticket.future is not None:
             ticket.future.result()
         envs = self.groups[ticket.group]
-        end = self.state[envs, -1, TIME]
-        start = self.rows[envs, TIME]
-        failures = self.failures[envs]
-        failures[:] = 0
-        failures[end < start + self._step_s - self._tolerance_s] = FROZEN
-        failures[~(end >= start - self._tolerance_s)] = UNSTABLE
-        self.rows[envs] = self.state[envs, -1]
-        return StateView(self.state[envs], self.sensors[envs], failures)
+        return StateView(self.state[envs], self.sensors[envs], self.failures[envs])
 
     def write_state(self, env_ids: I32, qpos: F64 | None, qvel: F64 | None) -> None:
         """Set rows qpos (n, nq) and qvel (n, nv), f64.
@@ -148,29 +186,31 @@ class MujocoCpu:
         With qpos given this is a new episode: time, activations and whatever else the state holds
         start anew. With qvel alone (a push) qpos is not touched, so it is never rounded.
         """
-        nq, nv = self.model.nq, self.model.nv
+        # Whole rows are gathered and scattered: the cheapest form of an indexed write.
+        rows = self.rows[env_ids]
         if qpos is not None:
-            self.rows[env_ids] = self._nominal
-            self.rows[env_ids, QPOS : QPOS + nq] = qpos
+            rows[:] = self._nominal
+            rows[:, self._qpos_columns] = qpos
         if qvel is not None:
-            self.rows[env_ids, QPOS + nq : QPOS + nq + nv] = qvel
+            rows[:, self._qvel_columns] = qvel
+        self.rows[env_ids] = rows
 
     def reset_sensors(self, env_ids: I32, ctrl: F64) -> None:
         """Compute the sensors of the rows just written, as `mj_forward` would (bit-equal).
 
         Args:
           env_ids: (n,) i32.
-          ctrl: (n, 1, A) f64, what the actuators get at the reset.
+          ctrl: (n, 1, A) f64, contiguous, what the actuators get at the reset.
         """
         for first in range(0, len(env_ids), _RESET_ROWS):
             ids = env_ids[first : first + _RESET_ROWS]
             count = len(ids)
             rows = self.rows[ids]
             self._reset_rollout.rollout(
-                [self.model] * count,
+                self._reset_models[:count],
                 self._reset_data,
                 rows,
-                np.ascontiguousarray(ctrl[first : first + count]),
+                ctrl[first : first + count],
                 skip_checks=True,
                 nstep=1,
                 state=self._reset_state[:count],
@@ -193,9 +233,10 @@ class MujocoCpu:
         if rows.shape != self.rows.shape:
             raise PhysicsError(f"snapshot has state {rows.shape}, this run {self.rows.shape}")
         self.rows[:] = rows
+        self.state[:] = rows[:, None]
 
     def close(self) -> None:
-        """Release the threads."""
+        """Release the threads, when the step in flight is finished. May be called twice."""
         if self._worker is not None:
             self._worker.shutdown(wait=True)
             self._worker = None

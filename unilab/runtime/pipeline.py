@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,8 @@ from numpy.typing import NDArray
 
 from unilab.errors import PhysicsError
 from unilab.physics.base import Physics, Ticket
-from unilab.runtime.shards import Shards
-from unilab.runtime.threads import ENVS_PER_BLOCK, ThreadPlan
+from unilab.runtime.shards import MIN_LIGHT_BLOCKS_PER_SHARD, Shards
+from unilab.runtime.threads import ENVS_PER_BLOCK, MIN_BLOCKS_PER_SHARD, ThreadPlan
 from unilab.runtime.timers import Timers
 from unilab.tasks.base import BuiltTask
 from unilab_kernels.fuse import ARRAYS, seed_key
@@ -108,11 +109,21 @@ class Pipeline:
         )
         self._shards = Shards(plan.shards, plan.threads_per_shard)
         self._tickets: list[Ticket | None] = [None] * len(self.groups)
+        model = built.robot.model
+        self._qvel_columns = slice(1 + model.nq, 1 + model.nq + model.nv)
+        self._action_columns = built.kernel.carried_slices["action"]
+        self._applied: F32 = np.zeros((self.num_envs, self.num_actions), np.float32)
+        self._rest: F64 = np.tile(self.arrays["ctrl_offset_in"], (self.num_envs, 1, 1))
+        self._views = [self._make_views(envs) for envs in self.groups]
 
     # -- stepping -------------------------------------------------------------------------------
 
     def reset(self, *, random_start: bool | None = None) -> None:
-        """Begin a new episode in every env, at a random age if so (None: `episode.random_start`)."""
+        """Begin a new episode in every env, at a random age where `random_start` says so.
+
+        Args:
+          random_start: None takes the config's `episode.random_start`.
+        """
         self._begin_episodes(np.arange(self.num_envs, dtype=np.int32))
         if random_start is None:
             random_start = self.built.config.episode.random_start
@@ -129,12 +140,26 @@ class Pipeline:
         return self.arrays["obs_out"][envs], self.arrays["critic_obs_out"][envs]
 
     def submit(self, group: int, action: F32) -> None:
-        """Start a control step of a group with the policy's action (Ng, A) f32."""
+        """Start a control step of a group with the policy's action (Ng, A).
+
+        The action is copied, from any float type and memory order, to f32. A row that is not finite
+        ends the episode of its env (reason bad_action).
+
+        Raises:
+          ValueError: the action has another shape.
+          PhysicsError: MuJoCo refused the call (with overlap, `finish` raises it).
+        """
         assert self._tickets[group] is None, "finish the group's step first"
         envs = self.groups[group]
+        wanted = (envs.stop - envs.start, self.num_actions)
+        if np.shape(action) != wanted:
+            raise ValueError(
+                f"group {group} is envs [{envs.start}, {envs.stop}) and needs actions of shape "
+                f"{wanted}; {np.shape(action)} came"
+            )
         with self.timers.span("kernel", busy="kernel", group=group):
             self.arrays["policy_action_in"][envs] = action
-            self._run(self._kernels.apply_action, envs)
+            self._run(self._kernels.apply_action, envs, MIN_LIGHT_BLOCKS_PER_SHARD)
         with self.timers.span("physics", group=group):
             self._tickets[group] = self.physics.submit(group, self.arrays["ctrl_out"][envs])
 
@@ -154,11 +179,12 @@ class Pipeline:
         self.timers.add_busy("physics", ticket.span_ns, group)
         with self.timers.span("kernel", busy="kernel", group=group):
             failures = self.arrays["failure_io"][envs]
-            np.copyto(failures, view.failures, where=(failures == 0) & (view.failures != 0))
+            np.maximum(failures, view.failures, out=failures)  # a bad action counts as that
             self._run(self._step, envs)
+            self._applied[envs] = self.arrays["fields_io"][envs, self._action_columns]
         with self.timers.span("reset", busy="reset", group=group):
             done = self.arrays["terminated_out"][envs] | self.arrays["truncated_out"][envs]
-            done_ids = (np.flatnonzero(done) + envs.start).astype(np.int32)
+            done_ids = (done.nonzero()[0] + envs.start).astype(np.int32)
             bad_action_ids = done_ids
             if len(done_ids):
                 reasons = self.arrays["failure_io"][done_ids]
@@ -166,11 +192,11 @@ class Pipeline:
                 bad_action_ids = done_ids[reasons == BAD_ACTION]
                 self._begin_episodes(done_ids)
             self._push(envs, done)
-        return self._transitions(envs, done_ids, bad_action_ids)
+        return Transitions(**self._views[group], done_ids=done_ids, bad_action_ids=bad_action_ids)
 
-    def _run(self, kernel: Any, envs: slice) -> None:
+    def _run(self, kernel: Any, envs: slice, min_blocks: int = MIN_BLOCKS_PER_SHARD) -> None:
         first, last = envs.start // ENVS_PER_BLOCK, -(-envs.stop // ENVS_PER_BLOCK)
-        self._shards.run(kernel, first, last, self.num_envs, self._ordered)
+        self._shards.run(kernel, first, last, self.num_envs, self._ordered, min_blocks=min_blocks)
 
     def _begin_episodes(self, env_ids: I32) -> None:
         """Phases B and C: new states, their sensors, and the first observation of each."""
@@ -179,19 +205,16 @@ class Pipeline:
         self.physics.write_state(
             env_ids, arrays["reset_qpos_out"][env_ids], arrays["reset_qvel_out"][env_ids]
         )
-        rest = np.broadcast_to(arrays["ctrl_offset_in"], (len(env_ids), 1, self.num_actions))
-        self.physics.reset_sensors(env_ids, rest)
+        self.physics.reset_sensors(env_ids, self._rest[: len(env_ids)])
         self._kernels.observe_resets(env_ids, *self._ordered)
 
     def _push(self, envs: slice, done: U8) -> None:
         """Phase D: add what interval events ask for to qvel, in f64."""
-        pushed = self.arrays["pushed_out"][envs]
-        if not pushed.any():
-            return
-        ids = (np.flatnonzero(pushed & (done == 0)) + envs.start).astype(np.int32)
-        model = self.built.robot.model
-        qvel = self.physics.state[ids, -1, 1 + model.nq : 1 + model.nq + model.nv]
-        self.physics.write_state(ids, None, qvel + self.arrays["push_out"][ids])
+        pushed = self.arrays["pushed_out"][envs] > done  # not where a new episode has begun
+        ids = (pushed.nonzero()[0] + envs.start).astype(np.int32)
+        if len(ids):
+            qvel = self.physics.state[ids, -1, self._qvel_columns]
+            self.physics.write_state(ids, None, qvel + self.arrays["push_out"][ids])
 
     def _check_terms(self, done_ids: I32, reasons: U8) -> None:
         bad = done_ids[reasons == BAD_TERM]
@@ -209,25 +232,15 @@ class Pipeline:
                 values = rows[env_id, part.start : part.stop]
                 if not np.isfinite(values).all():
                     return f"observations.{group}.{part.name} gave {values.tolist()}"
-        return f"a reward term (of {', '.join(kernel.reward_names)}) gave a number that is not finite"
+        names = ", ".join(kernel.reward_names)
+        return f"a reward term (of {names}) gave a number that is not finite"
 
-    def _transitions(self, envs: slice, done_ids: I32, bad_action_ids: I32) -> Transitions:
-        arrays = self.arrays
-        action = self.built.kernel.carried_slices["action"]
-        return Transitions(
-            start=envs.start,
-            stop=envs.stop,
-            action=arrays["fields_io"][envs, action],
-            reward=arrays["reward_out"][envs],
-            terminated=arrays["terminated_out"][envs],
-            truncated=arrays["truncated_out"][envs],
-            obs=arrays["obs_out"][envs],
-            critic_obs=arrays["critic_obs_out"][envs],
-            final_obs=arrays["final_obs_out"][envs],
-            final_critic_obs=arrays["final_critic_obs_out"][envs],
-            done_ids=done_ids,
-            bad_action_ids=bad_action_ids,
-        )
+    def _make_views(self, envs: slice) -> dict[str, Any]:
+        """What is the same in all `Transitions` of a group: views into the arrays."""
+        names = ("reward", "terminated", "truncated", "obs", "critic_obs", "final_obs",
+                 "final_critic_obs")  # fmt: skip
+        views = {name: self.arrays[f"{name}_out"][envs] for name in names}
+        return {"start": envs.start, "stop": envs.stop, "action": self._applied[envs], **views}
 
     # -- what is inside -------------------------------------------------------------------------
 
@@ -238,7 +251,8 @@ class Pipeline:
 
     def field(self, name: str) -> F32:
         """Return a carried field of all envs, (N, size) f32, to read or write between steps."""
-        return self.arrays["fields_io"][:, self.built.kernel.carried_slices[name]]
+        fields: F32 = self.arrays["fields_io"]
+        return fields[:, self.built.kernel.carried_slices[name]]
 
     def qpos(self) -> F64:
         """Return the positions of all envs after the last step, (N, nq) f64."""
@@ -246,8 +260,7 @@ class Pipeline:
 
     def qvel(self) -> F64:
         """Return the velocities of all envs after the last step (before a push), (N, nv) f64."""
-        model = self.built.robot.model
-        return self.physics.state[:, -1, 1 + model.nq : 1 + model.nq + model.nv]
+        return self.physics.state[:, -1, self._qvel_columns]
 
     def take_log(self) -> dict[str, float]:
         """Return the statistics since the last call, and start anew.
@@ -337,4 +350,4 @@ def cut_groups(num_envs: int, groups: int) -> tuple[slice, ...]:
     """Cut [0, N) into ranges of whole blocks, as even as they come."""
     blocks = -(-num_envs // ENVS_PER_BLOCK)
     cuts = [min(num_envs, ENVS_PER_BLOCK * (blocks * g // groups)) for g in range(groups + 1)]
-    return tuple(slice(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True))
+    return tuple(slice(a, b) for a, b in pairwise(cuts))

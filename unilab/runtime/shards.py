@@ -9,11 +9,10 @@ from typing import Any
 import numba
 
 from unilab.errors import ShardError
-from unilab.runtime.threads import ENVS_PER_BLOCK
+from unilab.runtime.threads import ENVS_PER_BLOCK, MIN_BLOCKS_PER_SHARD
 
-# Handing a shard to a worker and waiting for it costs about 30 us; a block of 64 envs takes longer
-# than that only for two or more blocks a shard.
-MIN_BLOCKS_PER_SHARD = 2
+# As MIN_BLOCKS_PER_SHARD, for the action map, which takes 3 us a block.
+MIN_LIGHT_BLOCKS_PER_SHARD = 32
 
 
 class Shards:
@@ -33,15 +32,29 @@ class Shards:
         self._pool = ThreadPoolExecutor(count - 1, "unilab-shard") if count > 1 else None
 
     def run(
-        self, kernel: Callable[..., None], first: int, last: int, num_envs: int, arrays: tuple[Any, ...]
+        self,
+        kernel: Callable[..., None],
+        first: int,
+        last: int,
+        num_envs: int,
+        arrays: tuple[Any, ...],
+        *,
+        min_blocks: int = MIN_BLOCKS_PER_SHARD,
     ) -> None:
         """Run ``kernel(first_block, last_block, num_envs, *arrays)`` over blocks [first, last).
 
+        Args:
+          kernel: a compiled kernel.
+          first, last: range of blocks.
+          num_envs: N; the last block may be part of one.
+          arrays: passed on.
+          min_blocks: a shard gets at least this many blocks; fewer do not pay for handing over.
+
         Raises:
-          ShardError: a shard raised; carries its range of envs.
+          ShardError: a shard raised; carries its range of envs. All shards are finished by then.
         """
         blocks = last - first
-        count = max(1, min(self.count, blocks // MIN_BLOCKS_PER_SHARD))
+        count = max(1, min(self.count, blocks // min_blocks)) if self._pool is not None else 1
         cuts = [first + blocks * k // count for k in range(count + 1)]
         futures: list[Future[None]] = []
         if self._pool is not None:
@@ -58,7 +71,12 @@ class Shards:
             future.result()
 
     def _work(
-        self, kernel: Callable[..., None], first: int, last: int, num_envs: int, arrays: tuple[Any, ...]
+        self,
+        kernel: Callable[..., None],
+        first: int,
+        last: int,
+        num_envs: int,
+        arrays: tuple[Any, ...],
     ) -> None:
         try:
             if self.threads_per_shard > 1:
@@ -69,7 +87,7 @@ class Shards:
             raise ShardError(start, stop, error) from error
 
     def close(self) -> None:
-        """Stop the workers."""
+        """Stop the workers. May be called twice; a later `run` works in the caller alone."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
             self._pool = None

@@ -16,6 +16,14 @@ from unilab.errors import ConfigError
 
 SMALL_MACHINE_CPUS = 4  # up to here, handing cores from stage to stage beats splitting them
 ENVS_PER_BLOCK = 64  # shards and groups are cut at blocks of this many envs
+# A block of a walking task takes 25 to 50 us. Handing a shard to a worker and waiting for it costs
+# 20 to 45 us where a core is idle, so two blocks a shard are the break-even. But on a machine that
+# others use too, a worker waits for a core: two shards of 4 blocks then took up to 1.3 ms, against
+# 0.4 ms in the caller alone. So shards are for batches where there is much to gain.
+MIN_BLOCKS_PER_SHARD = 8
+# With overlap, kernels get one CPU in this many: those of a walking task need 2 % of what its
+# physics needs, and their thread also runs the policy.
+CPUS_PER_KERNEL_THREAD = 8
 
 
 @dataclass(frozen=True)
@@ -83,25 +91,27 @@ def prepare_environment(runtime: RuntimeConfig) -> None:
         os.environ["NUMBA_THREADING_LAYER"] = "omp" if layer == "auto" else layer
 
 
-def make_plan(runtime: RuntimeConfig, num_envs: int) -> ThreadPlan:
+def make_plan(runtime: RuntimeConfig, num_envs: int, *, cpus: int | None = None) -> ThreadPlan:
     """Resolve the runtime config to a plan.
 
     Args:
       runtime: the config block; "auto" is filled in.
       num_envs: N.
+      cpus: CPUs to plan for; None takes `available_cpus`.
 
     Raises:
       ConfigError: more threads at the same time than CPUs, more groups than blocks of envs, or a
         threading layer that cannot run kernels from several threads.
     """
-    cpus = available_cpus()
-    overlap = runtime.overlap
-    if overlap == "auto":
-        overlap = cpus > SMALL_MACHINE_CPUS
-    groups = runtime.groups if runtime.groups != "auto" else (2 if overlap else 1)
+    cpus = available_cpus() if cpus is None else cpus
     blocks = math.ceil(num_envs / ENVS_PER_BLOCK)
-    if runtime.groups == "auto":
-        groups = min(groups, blocks)
+    overlap = runtime.overlap
+    if overlap == "auto":  # it takes two groups to overlap
+        can = blocks > 1 if runtime.groups == "auto" else runtime.groups > 1
+        overlap = can and cpus > SMALL_MACHINE_CPUS
+    groups = runtime.groups
+    if groups == "auto":
+        groups = min(2, blocks) if overlap else 1
     elif groups > blocks:
         raise ConfigError(
             f"runtime.groups={groups} needs at least {groups} blocks of {ENVS_PER_BLOCK} envs, and "
@@ -111,11 +121,13 @@ def make_plan(runtime: RuntimeConfig, num_envs: int) -> ThreadPlan:
     per_shard = 1 if runtime.threads_per_shard == "auto" else runtime.threads_per_shard
     given_shards = None if runtime.shards == "auto" else runtime.shards
     given_physics = None if runtime.threads == "auto" else runtime.threads
+    useful = max(1, blocks // groups // MIN_BLOCKS_PER_SHARD)
     if overlap:
-        shards = given_shards or max(1, (cpus - (given_physics or 0)) // (4 * per_shard))
+        spare = (cpus - (given_physics or 0)) // (CPUS_PER_KERNEL_THREAD * per_shard)
+        shards = given_shards or max(1, min(useful, spare))
         physics = given_physics or max(1, cpus - shards * per_shard)
     else:
-        shards = given_shards or max(1, cpus // per_shard)
+        shards = given_shards or max(1, min(useful, cpus // per_shard))
         physics = given_physics or cpus
     learner = cpus if runtime.learner_threads == "auto" else runtime.learner_threads
     plan = ThreadPlan(cpus, physics, shards, per_shard, groups, overlap, learner)
@@ -153,16 +165,37 @@ def _check(plan: ThreadPlan, runtime: RuntimeConfig) -> None:
         )
 
 
-def _cgroup_quota() -> float | None:
-    """CPU quota of this process's cgroup, in CPUs; None where there is none."""
+def _cgroup_quota(
+    root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
+) -> float | None:
+    """CPU quota of this process's cgroup and those above it, in CPUs; None where there is none."""
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()[:2]
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        folder = Path("/sys/fs/cgroup/cpu")
-        micros = int((folder / "cpu.cfs_quota_us").read_text())
-        return micros / int((folder / "cpu.cfs_period_us").read_text()) if micros > 0 else None
-    except (OSError, ValueError):
+        lines = membership.read_text().splitlines()
+    except OSError:  # not on Linux
         return None
+    quotas: list[float] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        version_1 = "cpu" in controllers.split(",")
+        if controllers and not version_1:
+            continue
+        base = root / "cpu" if version_1 else root
+        folder = base / path.lstrip("/")
+        for level in (folder, *folder.parents):
+            quotas += _read_quota(level, version_1)
+            if level == base:
+                break
+    return min(quotas, default=None)
+
+
+def _read_quota(folder: Path, version_1: bool) -> list[float]:
+    """Quota that one cgroup folder sets, in CPUs; nothing where it sets none."""
+    try:
+        if version_1:
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period = (folder / "cpu.cfs_period_us").read_text()
+        else:
+            quota, period = (folder / "cpu.max").read_text().split()[:2]
+        return [] if quota in ("max", "-1") else [int(quota) / int(period)]
+    except (OSError, ValueError):
+        return []

@@ -8,8 +8,7 @@ is what overlap hides.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -35,21 +34,38 @@ class Timers:
         self.trace: list[Span] | None = [] if trace else None
         self._exposed: dict[str, int] = defaultdict(int)
         self._busy: dict[str, int] = defaultdict(int)
-        self._since = perf_counter_ns()
+        self._open: list[str] = []  # names of the spans the main line is in, innermost last
+        self._since = self._charged = perf_counter_ns()
 
-    @contextmanager
-    def span(self, name: str, *, busy: str | None = None, group: int = -1) -> Iterator[None]:
-        """Time a piece of the main line, also as busy time of a resource where given."""
-        begin = perf_counter_ns()
-        try:
-            yield
-        finally:
-            end = perf_counter_ns()
-            self._exposed[name] += end - begin
-            if busy is not None:
-                self._busy[busy] += end - begin
-            if self.trace is not None:
-                self.trace.append(Span(name, group, begin, end))
+    def span(
+        self, name: str, *, busy: str | None = None, group: int = -1
+    ) -> AbstractContextManager[None]:
+        """Time a piece of the main line, also as busy time of a resource where given.
+
+        Inside another span, the time is the inner one's: exposed times never count twice.
+        """
+        return _OpenSpan(self, name, busy, group)
+
+    def _enter(self, name: str) -> int:
+        begin = self._charge()
+        self._open.append(name)
+        return begin
+
+    def _exit(self, name: str, busy: str | None, group: int, begin: int) -> None:
+        end = self._charge()
+        self._open.pop()
+        if busy is not None:
+            self._busy[busy] += end - begin
+        if self.trace is not None:
+            self.trace.append(Span(name, group, begin, end))
+
+    def _charge(self) -> int:
+        """Give the time since the last call to the innermost open span. Returns now."""
+        now = perf_counter_ns()
+        if self._open:
+            self._exposed[self._open[-1]] += now - self._charged
+        self._charged = now
+        return now
 
     def add_busy(self, name: str, span_ns: tuple[int, int], group: int = -1) -> None:
         """Add what a resource worked on a thread of its own."""
@@ -60,11 +76,13 @@ class Timers:
     def take(self) -> dict[str, float]:
         """Return the sums in ms since the last call and start anew.
 
+        Called inside a span, it cuts that span in two: exposed times and "other" always add up.
+
         Returns:
           "stage/<name>_ms" exposed, "stage/other_ms" what no span covered, "stage/total_ms", and
           "busy/<resource>_ms".
         """
-        now = perf_counter_ns()
+        now = self._charge()
         total = now - self._since
         times = {f"stage/{name}_ms": ns * 1e-6 for name, ns in self._exposed.items()}
         times["stage/other_ms"] = (total - sum(self._exposed.values())) * 1e-6
@@ -74,3 +92,18 @@ class Timers:
         self._busy.clear()
         self._since = now
         return times
+
+
+class _OpenSpan(AbstractContextManager[None]):
+    """A span being timed. A class, since a generator would cost several times as much."""
+
+    __slots__ = ("_begin", "_busy", "_group", "_name", "_timers")
+
+    def __init__(self, timers: Timers, name: str, busy: str | None, group: int) -> None:
+        self._timers, self._name, self._busy, self._group = timers, name, busy, group
+
+    def __enter__(self) -> None:
+        self._begin = self._timers._enter(self._name)
+
+    def __exit__(self, *_error: object) -> None:
+        self._timers._exit(self._name, self._busy, self._group, self._begin)
