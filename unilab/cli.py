@@ -7,9 +7,11 @@ that the thread limits are set before the libraries that read them are loaded.
 from __future__ import annotations
 
 import functools
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
@@ -59,13 +61,18 @@ def main() -> None:
     """Run the command line and leave with its exit code.
 
     A ConfigError is printed without a traceback and gives 2, as wrong usage does; Ctrl-C gives 130;
-    any other exception shows its full traceback and gives 1.
+    any other exception shows its full traceback and gives 1. SIGTERM is taken as Ctrl-C.
     """
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         app()
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_CONFIG_ERROR)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _exits(command: Callable[P, int]) -> Callable[P, None]:

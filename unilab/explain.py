@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from unilab.config import LoadedConfig, all_keys
+from collections.abc import Mapping
+
+from unilab_kernels import terms
+from unilab_kernels.spec import ObservationSlice
+
+from unilab.config import LoadedConfig, TermConfig, all_keys
 from unilab.config.base import to_plain
 from unilab.config.layers import leaves
 from unilab.physics.model import format_actuator_table
 from unilab.runtime.threads import make_plan
 from unilab.tasks.base import BuiltTask, build_task
-from unilab_kernels import terms
-from unilab_kernels.spec import ObservationSlice
 
 
 def explain(loaded: LoadedConfig, kernel: bool) -> str:
@@ -28,10 +31,12 @@ def explain(loaded: LoadedConfig, kernel: bool) -> str:
     sections = [
         _head(built),
         _config(loaded),
-        _observations("actor", built.kernel.actor_layout, built),
-        _observations("critic", built.kernel.critic_layout, built),
-        _terms("reward", built.kernel.reward_names, built),
-        _terms("termination", built.kernel.termination_names, built),
+        _observations("actor", built.kernel.actor_layout),
+        _observations("critic", built.kernel.critic_layout),
+        _terms("rewards (times the control dt)", ("reward",), built.config.rewards),
+        _terms("terminations", ("termination",), built.config.terminations),
+        _terms("commands", ("command",), built.config.commands),
+        _terms("events", ("reset", "interval"), built.config.events),
         "actuators\n" + _indent(format_actuator_table(built.robot.actuator_table())),
     ]
     return "\n\n".join(sections)
@@ -58,20 +63,18 @@ def _config(loaded: LoadedConfig) -> str:
         for key, value in leaves(to_plain(loaded.config))
     ]
     widths = [min(44, max(len(row[i]) for row in rows)) for i in range(3)]
-    lines = [
-        "  " + "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=False)) + f"  {row[3]}"
-        for row in rows
-    ]
-    return "config (key, value, where it comes from, what it does)\n" + "\n".join(
-        line.rstrip() for line in lines
-    )
+    lines = ["config (key, value, where it comes from, what it does)"]
+    for *cells, text in rows:
+        padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)]
+        lines.append("  ".join(["", *padded, text]).rstrip())
+    return "\n".join(lines)
 
 
 def _show(value: object) -> str:
     return "null" if value is None else str(value)
 
 
-def _observations(group: str, layout: tuple[ObservationSlice, ...], built: BuiltTask) -> str:
+def _observations(group: str, layout: tuple[ObservationSlice, ...]) -> str:
     lines = [f"observations.{group}: {layout[-1].stop} numbers"]
     for part in layout:
         term = terms.find("observation", part.name)
@@ -83,17 +86,15 @@ def _observations(group: str, layout: tuple[ObservationSlice, ...], built: Built
     return "\n".join(lines)
 
 
-def _terms(stage: str, names: tuple[str, ...], built: BuiltTask) -> str:
-    config = built.config.rewards if stage == "reward" else built.config.terminations
-    head = {"reward": "rewards (times the control dt)", "termination": "terminations"}[stage]
-    lines = [head]
-    for name in names:
-        term = terms.find(stage, name)
-        parameters = ", ".join(f"{k}={v:g}" for k, v in config[name].items() if k != "weight")
-        weight = f"{config[name]['weight']:+8.4g}  " if stage == "reward" else ""
-        summary = term.summary if term is not None else ""
-        lines.append(f"  {weight}{name:18s} {parameters:32s} {summary}")
-    return "\n".join(lines)
+def _terms(title: str, stages: tuple[str, ...], chosen: Mapping[str, TermConfig]) -> str:
+    lines = [title]
+    for name, values in chosen.items():
+        found = [term for stage in stages if (term := terms.find(stage, name)) is not None]
+        parameters = ", ".join(f"{k}={_show(v)}" for k, v in values.items() if k != "weight")
+        weight = f"{values['weight']:+8.4g}  " if "weight" in values else ""
+        summary = found[0].summary if found else ""
+        lines.append(f"  {weight}{name:18s} {parameters:32s} {summary}".rstrip())
+    return "\n".join(lines if len(lines) > 1 else [f"{title}: none"])
 
 
 def _indent(text: str) -> str:

@@ -14,30 +14,41 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from . import terms as registry
+from .inline import Binding, Row, Scalar
 from .spec import CarriedField, KernelSpec, ParameterValue, StateField
 from .terms import Term, TermError
 
 # Config keys of a term that the kernel itself uses; they are no arguments of the term.
 RESERVED = {"reward": {"weight"}, "observation": {"noise", "scale"}}
-BUILTIN_FIELDS = ("terminated", "fresh", "key")
+# Arguments that only terms of these stages can have.
+STAGES_OF = {
+    "terminated": ("reward", "carry"),
+    "fresh": ("command", "interval", "observation"),
+    "key": ("command", "interval", "reset", "observation", "carry"),
+    "push_out": ("interval",),
+    "qpos_io": ("reset",),
+    "qvel_io": ("reset",),
+}
 
 
 class FlatArray:
-    """A flat float32 array being laid out; hands out the source text that reads each entry."""
+    """A flat float32 array being laid out; hands out what reads each entry."""
 
-    def __init__(self, argument: str) -> None:
-        self.argument = argument
+    def __init__(self, argument: str, letter: str) -> None:
+        self.argument, self.letter = argument, letter
         self.values: list[float] = []
+        self.locals: dict[str, str] = {}  # local variable -> expression that reads the number
 
-    def add(self, value: float | np.ndarray | list[float]) -> str:
-        """Append a scalar or an array and return the expression that reads it."""
+    def add(self, name: str, value: float | np.ndarray | list[float]) -> Binding:
+        """Append a number or an array, called `name` for the reader, and return what reads it."""
         start = len(self.values)
-        if isinstance(value, int | float | np.floating | np.integer):
-            self.values.append(float(value))
-            return f"{self.argument}[{start}]"
-        numbers = [float(v) for v in np.asarray(value).ravel()]
-        self.values.extend(numbers)
-        return f"{self.argument}[{start}:{start + len(numbers)}]"
+        numbers = np.asarray(value, dtype=np.float32)
+        self.values.extend(numbers.ravel().tolist())
+        if numbers.ndim:
+            return Row(self.argument, "", start, numbers.size)
+        local = f"{self.letter}{start}_{name}"
+        self.locals[local] = f"{self.argument}[{start}]"
+        return Scalar(local)
 
     def array(self) -> np.ndarray:
         """Return the laid-out numbers, (at least 1,) f32."""
@@ -51,12 +62,15 @@ class Binder:
     spec: KernelSpec
     carried: Mapping[str, CarriedField]
     constants: Mapping[str, float | np.ndarray]
-    params: FlatArray = field(default_factory=lambda: FlatArray("params_in"))
-    constant_values: FlatArray = field(default_factory=lambda: FlatArray("constants_in"))
-    hoisted: dict[str, str] = field(default_factory=dict)  # local name -> expression
-    state_used: dict[str, StateField] = field(default_factory=dict)
+    slices: Mapping[str, slice]  # of the carried fields
+    params: FlatArray = field(default_factory=lambda: FlatArray("params_in", "p"))
+    constant_values: FlatArray = field(default_factory=lambda: FlatArray("constants_in", "c"))
+    constants_used: dict[str, Binding] = field(default_factory=dict)
     derived_used: dict[str, Term] = field(default_factory=dict)
-    carried_used: set[str] = field(default_factory=set)
+    state_used: dict[str, StateField] = field(default_factory=dict)
+    scratch: dict[str, Binding] = field(default_factory=dict)  # loaded and derived fields
+    num_scratch: int = 0
+    _deriving: list[str] = field(default_factory=list)
 
     def find(self, stage: str, name: str) -> Term:
         """Return a term by name, or raise `TermError` with the nearest valid names."""
@@ -83,78 +97,123 @@ class Binder:
         return term.size if isinstance(term.size, int) else self.size(term.size)
 
     def arguments(
-        self, term: Term, given: Mapping[str, ParameterValue], *, where: str, out: str = ""
-    ) -> str:
-        """Return the argument list of a call, as source text.
+        self,
+        term: Term,
+        given: Mapping[str, ParameterValue],
+        *,
+        where: str,
+        out: Binding | None = None,
+    ) -> dict[str, Binding]:
+        """Return what each argument of a term stands for.
 
         Args:
           term: the term.
           given: its parameters from the config.
           where: the config place, for errors ("rewards.track_lin_vel").
-          out: expression for ``out``.
+          out: what ``out`` stands for.
+
+        Raises:
+          TermError: an argument is unknown or not available here; a parameter is missing or extra.
         """
-        parameters = {k: v for k, v in given.items() if k not in RESERVED.get(term.stage, ())}
-        texts: list[str] = []
+        reserved = RESERVED.get(term.stage, set())
+        parameters = {k: v for k, v in given.items() if k not in reserved}
+        bound: dict[str, Binding] = {}
         expected: set[str] = set()
         for name in term.arguments:
-            text = out if name == "out" else self._known(term, name, where)
-            if not text:
+            binding = out if name == "out" else self._known(term, name, where)
+            if binding is None:
                 expected.add(name)
-                text = self._parameter(term, name, parameters, where)
-            texts.append(text)
+                binding = self._parameter(term, name, parameters, where)
+            bound[name] = binding
         extra = set(parameters) - expected
         if extra:
-            wrong = sorted(extra)[0]
-            valid = expected | RESERVED.get(term.stage, set())
-            raise TermError(f"{where}: no parameter '{wrong}'; {near(wrong, valid)}")
-        return ", ".join(texts)
+            wrong = min(extra)
+            raise TermError(f"{where}: no parameter '{wrong}'; {near(wrong, expected | reserved)}")
+        return bound
 
-    def hoist_constant(self, name: str) -> str:
-        """Return the local variable that holds a constant."""
-        local = f"c_{name}"
-        if local not in self.hoisted:
-            self.hoisted[local] = self.constant_values.add(self.constants[name])
-        return local
+    def constant(self, name: str) -> Binding:
+        """Return what reads a constant of the task."""
+        if name not in self.constants_used:
+            self.constants_used[name] = self.constant_values.add(name, self.constants[name])
+        return self.constants_used[name]
 
-    def _known(self, term: Term, name: str, where: str) -> str:
-        spec = self.spec
+    def locals(self) -> list[str]:
+        """Return the lines that read parameters and constants into local variables."""
+        return [
+            f"{local} = {expression}"
+            for flat in (self.params, self.constant_values)
+            for local, expression in flat.locals.items()
+        ]
+
+    def _known(self, term: Term, name: str, where: str) -> Binding | None:
+        if name in STAGES_OF:
+            if term.stage not in STAGES_OF[name]:
+                stages = ", ".join(STAGES_OF[name])
+                raise TermError(
+                    f"{where}: a {term.stage} term cannot read '{name}'; only {stages} terms can"
+                )
+            return self._special(term, name)
+        if term.stage == "reset":  # the new state is not known yet
+            return self.constant(name) if name in self.constants else None
+        if name.endswith("_io") and name[:-3] in self.carried:
+            return self._carried_row(name[:-3])
+        if name in self.spec.state_fields:
+            return self._state(name)
+        if name in self.carried:
+            row = self._carried_row(name)
+            single = self.carried[name].scalar
+            return Scalar(f"{row.array}[{row.index}, {row.start}]") if single else row
+        if name in self.constants:
+            return self.constant(name)
+        derived = registry.find("derived", name)
+        return None if derived is None else self._derived(derived, where)
+
+    def _special(self, term: Term, name: str) -> Binding:
         if name == "key":
             stream = zlib.crc32(f"{term.stage}/{term.name}".encode())
-            return f"fold(env_key, u64({stream}))"
-        if name in ("terminated", "fresh"):
-            return name
-        if term.stage == "reset":
-            if name in ("qpos_io", "qvel_io"):
-                return f"reset_{name[:4]}_out[i]"
-            return self.hoist_constant(name) if name in self.constants else ""
+            return Scalar(f"fold(env_key, u64({stream}))", lazy=True)
         if name == "push_out":
-            return "push_out[i]"
-        if name.endswith("_io") and name[:-3] in self.carried:
-            self.carried_used.add(name[:-3])
-            return f"row_{name[:-3]}"
-        if name in spec.state_fields:
-            self.state_used.setdefault(name, spec.state_fields[name])
-            return f"v_{name}"
-        if name in self.carried:
-            self.carried_used.add(name)
-            return f"row_{name}[0]" if self.carried[name].scalar else f"row_{name}"
-        if name in self.constants:
-            return self.hoist_constant(name)
-        derived = registry.find("derived", name)
-        if derived is not None:
-            self._use_derived(derived, where)
-            return f"v_{name}"
-        return ""
+            return Row("push_out", "i", 0, self.spec.nv, whole=True)
+        if name == "qpos_io":
+            return Row("reset_qpos_out", "i", 0, self.spec.nq, whole=True)
+        if name == "qvel_io":
+            return Row("reset_qvel_out", "i", 0, self.spec.nv, whole=True)
+        return Scalar(name)  # terminated, fresh
 
-    def _use_derived(self, term: Term, where: str) -> None:
-        if term.name in self.derived_used:
-            return
-        self.arguments(term, {}, where=f"{where} (derived field '{term.name}')", out="-")
-        self.derived_used[term.name] = term  # after what it depends on
+    def _carried_row(self, name: str) -> Row:
+        return Row("fields_io", "i", self.slices[name].start, self.carried[name].size)
+
+    def _state(self, name: str) -> Binding:
+        if name not in self.scratch:
+            field_ = self.spec.state_fields[name]
+            self.state_used[name] = field_
+            self.scratch[name] = self._scratch(0 if field_.scalar else len(field_.columns), name)
+        return self.scratch[name]
+
+    def _derived(self, term: Term, where: str) -> Binding:
+        name = term.name
+        if name in self._deriving:
+            cycle = " -> ".join([*self._deriving[self._deriving.index(name) :], name])
+            raise TermError(f"{where}: derived fields need each other: {cycle}")
+        if name not in self.scratch:
+            self._deriving.append(name)
+            where = f"{where} (derived field '{name}')"
+            self.arguments(term, {}, where=where, out=Scalar("-"))
+            self._deriving.pop()
+            self.derived_used[name] = term  # after what it depends on
+            self.scratch[name] = self._scratch(self.out_size(term), name)
+        return self.scratch[name]
+
+    def _scratch(self, size: int, name: str) -> Binding:
+        """Return where a loaded or derived field is kept while an env is worked on."""
+        if size == 0:
+            return Scalar(f"v_{name}")
+        self.num_scratch += size
+        return Row("scratch", "", self.num_scratch - size, size)
 
     def _parameter(
         self, term: Term, name: str, given: Mapping[str, ParameterValue], where: str
-    ) -> str:
+    ) -> Binding:
         if name in given:
             value: ParameterValue = given[name]
         elif name in term.defaults:
@@ -167,9 +226,7 @@ class Binder:
                 f"Constants: {', '.join(sorted(self.constants)) or 'none'}. "
                 "Also: out, key, fresh, terminated, and '<carried field>_io' to write one"
             )
-        local = f"p_{where.replace('.', '_')}_{name}"
-        self.hoisted[local] = self.params.add(value)
-        return local
+        return self.params.add(name, value)
 
     def field_names(self) -> list[str]:
         """Return the names of all fields a term may read."""

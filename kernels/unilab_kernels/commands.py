@@ -1,5 +1,7 @@
 """Command terms: run every step and at each reset; they resample what the policy is told to do."""
 
+# mypy: allow-untyped-defs, allow-untyped-calls
+
 from __future__ import annotations
 
 from .rng import uniform, uniform01
@@ -25,7 +27,7 @@ def velocity(
     standing_fraction,
     turning_fraction=0.0,
     forward_fraction=0.0,
-):  # type: ignore[no-untyped-def]
+):
     """Velocity command (vx, vy, yaw rate), held for a random time and then drawn anew.
 
     Args:

@@ -1,5 +1,7 @@
 """Derived fields: quantities of the state that several terms read, computed once a step."""
 
+# mypy: allow-untyped-defs, allow-untyped-calls
+
 from __future__ import annotations
 
 from .rotations import rotate_inverse
@@ -7,7 +9,7 @@ from .terms import derived
 
 
 @derived(size=3)
-def projected_gravity(base_quat, out):  # type: ignore[no-untyped-def]
+def projected_gravity(base_quat, out):
     """Direction of gravity in the base frame; (0, 0, -1) when upright.
 
     Args:
@@ -18,7 +20,7 @@ def projected_gravity(base_quat, out):  # type: ignore[no-untyped-def]
 
 
 @derived(size=3)
-def lin_vel_b(base_quat, base_lin_vel_w, out):  # type: ignore[no-untyped-def]
+def lin_vel_b(base_quat, base_lin_vel_w, out):
     """Linear velocity of the base origin in the base frame, m/s.
 
     Args:
@@ -30,7 +32,7 @@ def lin_vel_b(base_quat, base_lin_vel_w, out):  # type: ignore[no-untyped-def]
 
 
 @derived(size="joint_pos")
-def joint_torque(joint_pos, joint_vel, ctrl, kp, kd, effort_limit, out):  # type: ignore[no-untyped-def]
+def joint_torque(joint_pos, joint_vel, ctrl, kp, kd, effort_limit, out):
     """Torque of the affine position servos, N m: clip(kp (target - q) - kd qdot).
 
     Args:

@@ -1,5 +1,7 @@
 """Events: what happens at a reset, at random intervals, and to fields carried between steps."""
 
+# mypy: allow-untyped-defs, allow-untyped-calls
+
 from __future__ import annotations
 
 import math
@@ -21,7 +23,7 @@ def reset_base(
     yaw_rad=3.1415927,
     lin_vel_ms=0.0,
     ang_vel_rads=0.0,
-):  # type: ignore[no-untyped-def]
+):
     """Place the free base: random planar offset, height offset, heading and velocity.
 
     Args:
@@ -53,7 +55,7 @@ def reset_base(
 
 
 @reset
-def reset_joints(qpos_io, qvel_io, key, joint_qpos_ids, joint_qvel_ids, pos_rad=0.0, vel_rads=0.0):  # type: ignore[no-untyped-def]
+def reset_joints(qpos_io, qvel_io, key, joint_qpos_ids, joint_qvel_ids, pos_rad=0.0, vel_rads=0.0):
     """Move each actuated joint by up to `pos_rad` and give it a speed of up to `vel_rads`.
 
     Args:
@@ -84,7 +86,7 @@ def push(
     z_ms=0.0,
     roll_pitch_rads=0.0,
     yaw_rads=0.0,
-):  # type: ignore[no-untyped-def]
+):
     """Every now and then add a random velocity to the base.
 
     Args:
@@ -116,7 +118,7 @@ def push(
 
 
 @carry
-def track_air_time(feet_contact, feet_air_time_io, control_dt):  # type: ignore[no-untyped-def]
+def track_air_time(feet_contact, feet_air_time_io, control_dt):
     """Time since each foot left the ground, s; 0 while it is down.
 
     Args:

@@ -19,129 +19,43 @@ names to have distinct cache entries.
 
 from __future__ import annotations
 
+import ast
+import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from . import jit
 from . import terms as registry
+from .arrays import ARRAYS, FusedKernel, seed_key
 from .bind import Binder, near
-from .rng import fold, uniform01
+from .inline import Binding, NotInlinableError, Row, Scalar, inline
+from .rng import bits64, first01, fold, second01
+from .sections import (
+    apply_action,
+    check_state,
+    check_terms,
+    close_episode,
+    copy_final,
+    env_key,
+    failed_row,
+    function_text,
+    indent,
+    load_field,
+)
 from .source import SourceCollector
 from .spec import (
-    BAD_ACTION,
-    BAD_TERM,
     BLOCK,
-    DIVERGED,
-    DIVERGED_LIMIT,
     FAILURES,
     CarriedField,
     KernelSpec,
     ObservationSlice,
-    StateField,
     TermParameters,
 )
 from .terms import Term, TermError
 
-# name -> (shape, dtype, meaning). The order is the order of the kernels' arguments.
-ARRAYS: dict[str, tuple[str, str, str]] = {
-    "state_in": ("(N, T, nstate)", "f64", "state rows after each substep"),
-    "sensor_in": ("(N, T, S)", "f64", "sensor rows of each substep"),
-    "failure_io": ("(N,)", "u8", "why the env failed in this step, see FAILURES"),
-    "policy_action_in": ("(N, A)", "f32", "what the policy asked for"),
-    "ctrl_out": ("(N, T, A)", "f64", "what the actuators get at each substep"),
-    "fields_io": ("(N, F)", "f32", "all carried fields, packed"),
-    "step_io": ("(N,)", "i32", "control steps done in this episode"),
-    "start_step_io": ("(N,)", "i32", "age at which the episode was started"),
-    "episode_io": ("(N,)", "i32", "episodes begun, counted from 1"),
-    "return_io": ("(N,)", "f64", "sum of rewards of this episode"),
-    "log_io": ("(blocks, L)", "f64", "sums for the log, one row per block of 64 envs"),
-    "scratch_io": ("(blocks, X)", "f32", "loaded and derived fields of the env at work"),
-    "obs_out": ("(N, O)", "f32", "actor observation"),
-    "critic_obs_out": ("(N, C)", "f32", "critic observation"),
-    "final_obs_out": ("(N, O)", "f32", "observation before the reset, where done"),
-    "final_critic_obs_out": ("(N, C)", "f32", "critic observation before the reset, where done"),
-    "reward_out": ("(N,)", "f32", "reward"),
-    "terminated_out": ("(N,)", "u8", "1 where the episode ended as a failure"),
-    "truncated_out": ("(N,)", "u8", "1 where the episode was cut by its time limit"),
-    "reset_qpos_out": ("(N, nq)", "f64", "sampled state of a new episode"),
-    "reset_qvel_out": ("(N, nv)", "f64", "sampled state of a new episode"),
-    "push_out": ("(N, nv)", "f64", "what interval events add to qvel"),
-    "pushed_out": ("(N,)", "u8", "1 where push_out is to be applied"),
-    "default_qpos_in": ("(nq,)", "f64", "state that resets start from"),
-    "ctrl_offset_in": ("(A,)", "f64", "ctrl = offset + scale * action"),
-    "ctrl_scale_in": ("(A,)", "f64", "ctrl = offset + scale * action"),
-    "action_clip_in": ("(1,)", "f32", "|action| limit"),
-    "weights_in": ("(K,)", "f32", "weight of each reward term"),
-    "params_in": ("(P,)", "f32", "parameters of all terms"),
-    "constants_in": ("(Q,)", "f32", "constants of the model"),
-    "seed_in": ("(1,)", "u64", "key of (seed, rank)"),
-    "max_steps_in": ("(1,)", "i32", "control steps of a full episode"),
-}
-
-
-@dataclass(frozen=True)
-class FusedKernel:
-    """An assembled kernel: its text, and the layout of everything that it reads and writes.
-
-    Attributes:
-      source: the module's text.
-      actor_layout, critic_layout: where each observation term is.
-      reward_names, termination_names: in the order of the weights and of the log.
-      carried_slices: name -> slice into a row of ``fields_io``; ``carried_reset``: reset values.
-      log_names: the columns of ``log_io``.
-      num_scratch: width of ``scratch_io``.
-      weights, params, constants: run-time values, f32.
-      seed_in: given to the kernels; see `seed_key`.
-    """
-
-    name: str
-    source: str
-    actor_layout: tuple[ObservationSlice, ...]
-    critic_layout: tuple[ObservationSlice, ...]
-    reward_names: tuple[str, ...]
-    termination_names: tuple[str, ...]
-    carried_slices: Mapping[str, slice]
-    carried: Mapping[str, CarriedField]
-    log_names: tuple[str, ...]
-    num_scratch: int
-    weights: np.ndarray
-    params: np.ndarray
-    constants: np.ndarray
-
-    @property
-    def num_obs(self) -> int:
-        """O."""
-        return self.actor_layout[-1].stop
-
-    @property
-    def num_critic_obs(self) -> int:
-        """C."""
-        return self.critic_layout[-1].stop
-
-    @property
-    def num_fields(self) -> int:
-        """Width of ``fields_io``."""
-        return max(s.stop for s in self.carried_slices.values())
-
-    def write(self) -> Path:
-        """Write the module to the kernel cache and return its path."""
-        return jit.write_module(self.name, self.source)
-
-    def load(self) -> Any:
-        """Return the compiled module, with the functions named above."""
-        return jit.load_module(self.write())
-
-
-def seed_key(seed: int, rank: int = 0) -> np.ndarray:
-    """Return the base key of (seed, rank), (1,) u64, for ``seed_in``."""
-    with np.errstate(over="ignore"):
-        key = fold(fold(np.uint64(0), np.uint64(seed & (2**64 - 1))), np.uint64(rank))
-    return np.asarray([key], dtype=np.uint64)
+__all__ = ["ARRAYS", "FusedKernel", "assemble", "seed_key"]
 
 
 def assemble(spec: KernelSpec) -> FusedKernel:
@@ -176,32 +90,26 @@ class _Assembler:
         for name, carried in self.carried.items():
             self.slices[name] = slice(start, start + carried.size)
             start += carried.size
-        self.binder = Binder(spec, self.carried, dict(spec.constants))
+        self.binder = Binder(spec, self.carried, dict(spec.constants), self.slices)
         self.collector = SourceCollector()
 
     # -- the parts ------------------------------------------------------------------------------
 
     def build(self) -> FusedKernel:
         spec = self.spec
-        self.collector.add(fold, "fold")
-        self.binder.hoist_constant("control_dt")
+        for helper in (fold, bits64, first01, second01):
+            self.collector.add(helper, helper.__name__)
         terminations = self._terminations()
         rewards = self._rewards()
         carries = self._carries()
         commands = self._events("command", spec.commands, "commands")
-        resets, intervals = self._split_events()
-        actor, actor_layout = self._observations(spec.actor, "observations.actor", "obs")
+        resets, intervals, first_intervals = self._split_events()
+        actor, actor_layout = self._observations(spec.actor, "observations.actor", "obs_out")
         critic, critic_layout = self._observations(
-            spec.critic, "observations.critic", "critic_obs"
+            spec.critic, "observations.critic", "critic_obs_out"
         )
-        derived = [
-            self._call(term, {}, f"derived.{name}", out=f"v_{name}")
-            for name, term in self.binder.derived_used.items()
-        ]
-        load, num_scratch, views = self._load(derived)
+        load = self._load()
         observe = [*actor, *critic]
-        reward_names = tuple(spec.rewards)
-        termination_names = tuple(spec.terminations)
         log_names = (
             "steps",
             "reward_sum",
@@ -209,30 +117,37 @@ class _Assembler:
             "return_sum",
             "length_sum",
             "timeouts",
-            *(f"reward/{n}" for n in reward_names),
-            *(f"termination/{n}" for n in termination_names),
+            *(f"reward/{n}" for n in spec.rewards),
+            *(f"termination/{n}" for n in spec.terminations),
             *(f"failure/{n}" for n in FAILURES[1:]),
         )
+        sizes = (actor_layout[-1].stop, critic_layout[-1].stop)
+        step = [*load, *terminations, *rewards, *carries, "fresh = False", *commands, *intervals]
         bodies = [
-            self._apply_action(),
-            self._step_block(views, load, terminations, rewards, carries, commands, intervals,
-                             observe, log_names),
+            function_text(
+                "apply_action",
+                apply_action(
+                    spec.num_actions,
+                    *(self.slices[n].start for n in ("action", "prev_action", "ctrl")),
+                ),
+            ),
+            *self._step([*step, *observe], log_names, sizes),
             self._sample_resets(resets),
-            self._observe_resets(views, load, commands, intervals, observe),
-        ]  # fmt: skip
+            self._observe_resets([*load, "fresh = True", *commands, *first_intervals, *observe]),
+        ]
         return FusedKernel(
             name=spec.name,
             source=self._module(bodies),
             actor_layout=actor_layout,
             critic_layout=critic_layout,
-            reward_names=reward_names,
-            termination_names=termination_names,
+            reward_names=tuple(spec.rewards),
+            termination_names=tuple(spec.terminations),
             carried_slices=self.slices,
             carried=self.carried,
             log_names=log_names,
-            num_scratch=num_scratch,
+            num_scratch=max(self.binder.num_scratch, 1),
             weights=np.asarray(
-                [float(p.get("weight", 1.0)) for p in spec.rewards.values()],  # type: ignore[arg-type]
+                [float(p["weight"]) for p in spec.rewards.values()],  # type: ignore[arg-type]
                 dtype=np.float32,
             ),
             params=self.binder.params.array(),
@@ -240,65 +155,90 @@ class _Assembler:
         )
 
     def _call(
-        self, term: Term, given: TermParameters, where: str, *, out: str = ""
-    ) -> str:
-        """Return a statement (with `out`, or for a scalar derived field) or an expression."""
-        name = self.collector.add(term.function, f"{term.stage}__{term.name}", is_term=True)
-        if term.stage == "derived" and term.size == 0:
-            return f"{out} = {name}({self.binder.arguments(term, given, where=where)})"
-        return f"{name}({self.binder.arguments(term, given, where=where, out=out)})"
+        self,
+        term: Term,
+        given: TermParameters,
+        where: str,
+        *,
+        out: Binding | None = None,
+        result: str = "",
+        convert: str = "",
+    ) -> list[str]:
+        """Return the statements of a term: its body written out or, where that fails, a call."""
+        name = f"{term.stage}_{term.name}"
+        arguments = self.binder.arguments(term, given, where=where, out=out)
+        function = self.collector.add(term.function, name, is_term=True)
+        title = f"# {where}: {term.summary}"
+        try:
+            lines = inline(function, arguments, prefix=name, result=result, convert=convert)
+            return [title, *lines]
+        except NotInlinableError:
+            texts = ", ".join(ast.unparse(a.load()) for a in arguments.values())
+            call = f"{convert}({name}({texts}))" if convert else f"{name}({texts})"
+            return [title, f"{result} = {call}" if result else call]
 
     def _terminations(self) -> list[str]:
         lines = []
         for k, (name, given) in enumerate(self.spec.terminations.items()):
             term = self.binder.find("termination", name)
-            lines.append(f"t_{k} = {self._call(term, given, f'terminations.{name}')}")
-        flags = " or ".join(f"t_{k}" for k in range(len(lines))) or "False"
-        return [*lines, f"terminated = bool({flags})"]
+            where = f"terminations.{name}"
+            lines += self._call(term, given, where, result=f"ends_{k}", convert="bool")
+        flags = " or ".join(f"ends_{k}" for k in range(len(self.spec.terminations))) or "False"
+        return [
+            *lines,
+            f"terminated = {flags}",
+            "truncated = step >= max_steps_in[0] and not terminated",
+        ]
 
     def _rewards(self) -> list[str]:
         lines = ["total = f32(0.0)"]
         for k, (name, given) in enumerate(self.spec.rewards.items()):
+            where = f"rewards.{name}"
             if "weight" not in given:
-                raise TermError(f"rewards.{name}: 'weight' is missing; set rewards.{name}.weight")
+                raise TermError(f"{where}: 'weight' is missing; set {where}.weight")
             term = self.binder.find("reward", name)
-            lines.append(f"r_{k} = f32({self._call(term, given, f'rewards.{name}')})")
-            lines.append(f"total += weights_in[{k}] * r_{k}")
-        return lines
+            lines += self._call(term, given, where, result=f"reward_{k}", convert="f32")
+            lines.append(f"total += weights_in[{k}] * reward_{k}")
+        dt = self.binder.constant("control_dt").load()
+        return [*lines, f"reward = total * {ast.unparse(dt)}"]
 
     def _carries(self) -> list[str]:
         names = dict.fromkeys(f.update for f in self.carried.values() if f.update is not None)
-        return [
-            self._call(self.binder.find("carry", name), {}, f"carried field update '{name}'")
-            for name in names
-        ]
+        lines = []
+        for name in names:
+            lines += self._call(
+                self.binder.find("carry", name), {}, f"update of carried fields '{name}'"
+            )
+        return lines
 
-    def _events(
-        self, stage: str, chosen: Mapping[str, TermParameters], where: str
-    ) -> list[str]:
-        return [
-            self._call(self.binder.find(stage, name), given, f"{where}.{name}")
-            for name, given in chosen.items()
-        ]
+    def _events(self, stage: str, chosen: Mapping[str, TermParameters], where: str) -> list[str]:
+        lines = []
+        for name, given in chosen.items():
+            lines += self._call(self.binder.find(stage, name), given, f"{where}.{name}")
+        return lines
 
-    def _split_events(self) -> tuple[list[str], list[str]]:
-        resets: dict[str, TermParameters] = {}
-        intervals: dict[str, TermParameters] = {}
+    def _split_events(self) -> tuple[list[str], list[str], list[str]]:
+        """Return the reset events, the interval events, and these at the start of an episode."""
+        resets: list[str] = []
+        intervals: list[str] = []
+        first_intervals: list[str] = []
         for name, given in self.spec.events.items():
-            if registry.find("reset", name) is not None:
-                resets[name] = given
-            elif registry.find("interval", name) is not None:
-                intervals[name] = given
+            where = f"events.{name}"
+            if (term := registry.find("reset", name)) is not None:
+                resets += self._call(term, given, where)
+            elif (term := registry.find("interval", name)) is not None:
+                if not intervals:
+                    intervals = [f"for j in range({self.spec.nv}):", "    push_out[i, j] = 0.0"]
+                intervals += self._call(term, given, where, result="pushes", convert="bool")
+                intervals += ["if pushes:", "    pushed_out[i] = 1"]
+                first_intervals += self._call(term, given, where)
             else:
                 valid = [*registry.names("reset"), *registry.names("interval")]
                 raise TermError(f"unknown event term '{name}'; {near(name, valid)}")
-        return (
-            self._events("reset", resets, "events"),
-            self._events("interval", intervals, "events"),
-        )
+        return resets, intervals, first_intervals
 
     def _observations(
-        self, chosen: Mapping[str, TermParameters], where: str, row: str
+        self, chosen: Mapping[str, TermParameters], where: str, array: str
     ) -> tuple[list[str], tuple[ObservationSlice, ...]]:
         if not chosen:
             raise TermError(f"{where}: needs at least one term")
@@ -306,183 +246,122 @@ class _Assembler:
         layout: list[ObservationSlice] = []
         start = 0
         for name, given in chosen.items():
+            place = f"{where}.{name}"
             term = self.binder.find("observation", name)
             # Binding first: it says which field is missing before a size is asked for.
-            call = self._call(term, given, f"{where}.{name}", out="@")
+            self.binder.arguments(term, given, where=place, out=Scalar("-"))
             stop = start + self.binder.out_size(term)
-            lines.append(call.replace("@", f"{row}[{start}:{stop}]"))
+            lines += self._call(term, given, place, out=Row(array, "i", start, stop - start))
             noise, scale = float(given.get("noise", 0.0)), float(given.get("scale", 1.0))  # type: ignore[arg-type]
-            if noise != 0.0 or scale != 1.0:
-                lines += self._noise(f"{where}.{name}", row, start, stop, noise, scale)
+            if "noise" in given:
+                lines += self._noise(place, array, start, stop, noise, scale)
+            elif "scale" in given:
+                factor = ast.unparse(self.binder.params.add("scale", scale).load())
+                lines += [f"for j in range({start}, {stop}):", f"    {array}[i, j] *= {factor}"]
             layout.append(ObservationSlice(name, start, stop, noise, scale))
             start = stop
         return lines, tuple(layout)
 
     def _noise(
-        self, where: str, row: str, start: int, stop: int, noise: float, scale: float
+        self, where: str, array: str, start: int, stop: int, noise: float, scale: float
     ) -> list[str]:
-        """Uniform noise in +-noise (in the term's unit), then the scale."""
-        local = where.replace(".", "_")
-        self.binder.hoisted[f"n_{local}"] = self.binder.params.add(noise)
-        self.binder.hoisted[f"s_{local}"] = self.binder.params.add(scale)
+        """Uniform noise in +-noise (in the term's unit), then the scale; two numbers a draw."""
+        width = ast.unparse(self.binder.params.add("noise", noise).load())
+        factor = ast.unparse(self.binder.params.add("scale", scale).load())
         stream = zlib.crc32(f"noise/{where}".encode())
-        return [
-            f"noise_key = fold(env_key, u64({stream}))",
-            f"for j in range({stop - start}):",
-            f"    wiggle = n_{local} * (f32(2.0) * uniform01(noise_key, j) - f32(1.0))",
-            f"    {row}[{start} + j] = s_{local} * ({row}[{start} + j] + wiggle)",
-        ]
+        num_pairs, odd = divmod(stop - start, 2)
 
-    def _load(self, derived: list[str]) -> tuple[list[str], int, list[str]]:
-        """Return the load section, the scratch width, and the views hoisted over the env loop."""
-        lines: list[str] = []
-        views: list[str] = []
-        start = 0
-        for name, state in self.binder.state_used.items():
-            size = len(state.columns)
-            lines += _load_field(state, start)
-            if state.scalar:
-                lines.append(f"v_{name} = scratch[{start}]")
+        def add(column: str, half: str, n: str) -> str:
+            wiggle = f"{width} * (f32(2.0) * {half}(bits64(noise_key, {n})) - f32(1.0))"
+            return f"{array}[i, {column}] = {factor} * ({array}[i, {column}] + {wiggle})"
+
+        lines = [f"noise_key = fold(env_key, u64({stream}))"]
+        if num_pairs:
+            lines += [
+                f"for j in range({num_pairs}):",
+                f"    {add(f'{start} + 2 * j', 'first01', 'j')}",
+                f"    {add(f'{start + 1} + 2 * j', 'second01', 'j')}",
+            ]
+        if odd:
+            lines.append(add(f"{stop - 1}", "first01", f"{num_pairs}"))
+        return lines
+
+    def _load(self) -> list[str]:
+        """Return the lines that load the state fields and compute the derived ones."""
+        binder = self.binder
+        derived: list[str] = []
+        for name, term in binder.derived_used.items():
+            target = binder.scratch[name]
+            if isinstance(target, Row):
+                derived += self._call(term, {}, f"derived.{name}", out=target)
             else:
-                views.append(f"v_{name} = scratch[{start}:{start + size}]")
-            start += size
-        num_state = start
-        for name, term in self.binder.derived_used.items():
-            if term.size != 0:
-                size = self.binder.out_size(term)
-                views.append(f"v_{name} = scratch[{start}:{start + size}]")
-                start += size
-        check = [
-            "finite = True",
-            f"for j in range({num_state}):",
-            "    finite = finite and np.isfinite(scratch[j])",
-        ]
-        return [*lines, *check, "if finite:", *_indent(derived or ["pass"], 1)], max(start, 1), views
+                derived += self._call(term, {}, f"derived.{name}", result=f"v_{name}")
+        lines: list[str] = []
+        for name, state in binder.state_used.items():
+            lines += load_field(name, state, binder.scratch[name])
+        return [*lines, *derived]
 
     # -- the functions --------------------------------------------------------------------------
 
-    def _rows(self) -> list[str]:
-        lines = []
-        for name in self.carried:
-            if name in self.binder.carried_used:
-                s = self.slices[name]
-                lines.append(f"row_{name} = fields_io[i, {s.start}:{s.stop}]")
-        return lines
-
-    def _hoisted(self) -> list[str]:
-        return [f"{local} = {expression}" for local, expression in self.binder.hoisted.items()]
-
-    def _apply_action(self) -> str:
-        action, prev, ctrl = (self.slices[n] for n in ("action", "prev_action", "ctrl"))
-        body = f"""
-limit = action_clip_in[0]
-for i in range(first_block * {BLOCK}, min(last_block * {BLOCK}, num_envs)):
-    ok = True
-    for j in range({self.spec.num_actions}):
-        ok = ok and np.isfinite(policy_action_in[i, j])
-    failure_io[i] = 0 if ok else {BAD_ACTION}
-    for j in range({self.spec.num_actions}):
-        a = min(max(policy_action_in[i, j], -limit), limit) if ok else f32(0.0)
-        fields_io[i, {prev.start} + j] = fields_io[i, {action.start} + j]
-        fields_io[i, {action.start} + j] = a
-        target = ctrl_offset_in[j] + ctrl_scale_in[j] * np.float64(a)
-        fields_io[i, {ctrl.start} + j] = f32(target)
-        for t in range(ctrl_out.shape[1]):
-            ctrl_out[i, t, j] = target"""
-        return _function("apply_action", body.strip("\n").split("\n"))
-
-    def _step_block(
-        self,
-        views: list[str],
-        load: list[str],
-        terminations: list[str],
-        rewards: list[str],
-        carries: list[str],
-        commands: list[str],
-        intervals: list[str],
-        observe: list[str],
-        log_names: tuple[str, ...],
-    ) -> str:
+    def _step(
+        self, terms: list[str], log_names: tuple[str, ...], sizes: tuple[int, int]
+    ) -> list[str]:
         spec = self.spec
         column = {name: k for k, name in enumerate(log_names)}
-        num_terms, num_ends = len(spec.rewards), len(spec.terminations)
-        first_reward, first_end = column["timeouts"] + 1, column["timeouts"] + 1 + num_terms
-        log_rewards = [f"log[{first_reward + k}] += r_{k}" for k in range(num_terms)]
-        log_ends = [f"log[{first_end + k}] += 1.0 if t_{k} else 0.0" for k in range(num_ends)]
+        copy = copy_final(*sizes)
+        failed = failed_row(column["failure/unstable"], copy)
+        first_reward = column["timeouts"] + 1
         env = [
             "step_io[i] += 1",
             "step = step_io[i]",
-            *_env_key("step"),
-            *self._rows(),
-            "obs = obs_out[i]",
-            "critic_obs = critic_obs_out[i]",
             "pushed_out[i] = 0",
-            *load,
-            "failure = failure_io[i]",
-            *_diverged(spec),
+            *check_state(spec, self.binder.state_used),
             "if failure != 0:",
-            *_indent(_failed_row(first_end + num_ends), 1),
+            *indent(failed),
             "    continue",
-            *terminations,
-            f"truncated = step >= max_steps_in[0] and not terminated",
-            *rewards,
-            f"reward = total * f32(c_control_dt)",
-            *carries,
-            "fresh = False",
-            *commands,
-            *_push(intervals, spec.nv),
-            *observe,
-            *_check_terms(),
+            *env_key("step"),
+            *terms,
+            *check_terms(*sizes, failed),
             "reward_out[i] = reward",
             "return_io[i] += reward",
             "terminated_out[i] = 1 if terminated else 0",
             "truncated_out[i] = 1 if truncated else 0",
             f"log[{column['steps']}] += 1.0",
             f"log[{column['reward_sum']}] += reward",
-            *log_rewards,
+            *[f"log[{first_reward + k}] += reward_{k}" for k in range(len(spec.rewards))],
             "if terminated or truncated:",
-            *_indent(_close_episode(column, log_ends), 1),
+            *indent(close_episode(column, len(spec.terminations), copy)),
         ]
         body = [
-            *self._hoisted(),
-            "scratch = scratch_io[block]",
-            "log = log_io[block]",
-            *views,
-            f"for i in range(block * {BLOCK}, min(block * {BLOCK} + {BLOCK}, num_envs)):",
-            *_indent(env, 1),
+            "last = state_in.shape[1] - 1",
+            "for block in range(first_block, last_block):",
+            "    scratch = scratch_io[block]",
+            "    log = log_io[block]",
+            f"    for i in range(block * {BLOCK}, min(block * {BLOCK} + {BLOCK}, num_envs)):",
+            *indent(env, 2),
         ]
-        serial = ["for block in range(first_block, last_block):", f"    _step_block({_CALL_BLOCK})"]
-        parallel = ["for block in prange(first_block, last_block):", f"    _step_block({_CALL_BLOCK})"]
-        return "\n\n\n".join(
-            [
-                _function("_step_block", body, head="block, num_envs"),
-                _function("step_serial", serial),
-                _function("step_parallel", parallel, parallel=True),
-            ]
-        )
+        call = f"step_serial(block, block + 1, num_envs, {', '.join(ARRAYS)})"
+        parallel = ["for block in prange(first_block, last_block):", f"    {call}"]
+        return [
+            function_text("step_serial", self._with_locals(body)),
+            function_text("step_parallel", parallel, parallel=True),
+        ]
 
     def _sample_resets(self, resets: list[str]) -> str:
         env = [
             "i = env_ids[n]",
             "episode_io[i] += 1",
-            *_env_key("-1"),
+            *env_key("-1"),
             f"for j in range({self.spec.nq}):",
             "    reset_qpos_out[i, j] = default_qpos_in[j]",
             f"for j in range({self.spec.nv}):",
             "    reset_qvel_out[i, j] = 0.0",
             *resets,
         ]
-        body = [*self._hoisted(), "for n in range(len(env_ids)):", *_indent(env, 1)]
-        return _function("sample_resets", body, head="env_ids")
+        body = ["for n in range(len(env_ids)):", *indent(env)]
+        return function_text("sample_resets", self._with_locals(body), head="env_ids")
 
-    def _observe_resets(
-        self,
-        views: list[str],
-        load: list[str],
-        commands: list[str],
-        intervals: list[str],
-        observe: list[str],
-    ) -> str:
+    def _observe_resets(self, terms: list[str]) -> str:
         fields = []
         for name, carried in self.carried.items():
             if carried.reset is not None:
@@ -494,155 +373,40 @@ for i in range(first_block * {BLOCK}, min(last_block * {BLOCK}, num_envs)):
         env = [
             "i = env_ids[n]",
             f"scratch = scratch_io[i // {BLOCK}]",
-            *views,
             "step_io[i] = 0",
             "start_step_io[i] = 0",
             "return_io[i] = 0.0",
             "failure_io[i] = 0",
-            *_env_key("0"),
+            *env_key("0"),
             *fields,
-            *self._rows(),
-            "obs = obs_out[i]",
-            "critic_obs = critic_obs_out[i]",
-            *load,
-            "fresh = True",
-            *commands,
-            *intervals,
-            *observe,
+            *terms,
         ]
-        body = [*self._hoisted(), "for n in range(len(env_ids)):", *_indent(env, 1)]
-        return _function("observe_resets", body, head="env_ids")
+        body = ["last = state_in.shape[1] - 1", "for n in range(len(env_ids)):", *indent(env)]
+        return function_text("observe_resets", self._with_locals(body), head="env_ids")
+
+    def _with_locals(self, body: list[str]) -> list[str]:
+        """Put before a body what reads the parameters and constants that it uses."""
+        used = set(re.findall(r"\w+", "\n".join(body)))
+        return [*(line for line in self.binder.locals() if line.split(" ")[0] in used), *body]
 
     def _module(self, bodies: list[str]) -> str:
-        if any("uniform01(noise_key" in body for body in bodies):
-            self.collector.add(uniform01, "uniform01")
-        used = [f"#   {name:21s} {shape:15s} {dtype}  {text}" for name, (shape, dtype, text)
-                in ARRAYS.items()]  # fmt: skip
-        return "\n\n\n".join(
-            [
-                f'"""Kernels of the task \'{self.spec.name}\', generated. Do not edit."""',
-                "\n".join([jit.PRELUDE.strip(), *self.collector.imports.values(),
-                           *self.collector.constants.values()]),
-                "# The arrays (N envs, T substeps, A actions, O and C observations):\n"
-                + "\n".join(used),
-                *self.collector.functions,
-                *bodies,
-            ]
-        ) + "\n"  # fmt: skip
-
-
-_CALL_BLOCK = "block, num_envs, " + ", ".join(ARRAYS)
-
-
-def _function(
-    name: str,
-    body: list[str],
-    *,
-    head: str = "first_block, last_block, num_envs",
-    parallel: bool = False,
-) -> str:
-    options = "**_OPTIONS, parallel=True" if parallel else "**_OPTIONS"
-    arrays = list(ARRAYS)
-    rows = [", ".join(arrays[k : k + 4]) for k in range(0, len(arrays), 4)]
-    signature = ",\n    ".join([head, *rows])
-    return "\n".join([f"@njit({options})", f"def {name}(\n    {signature},\n):", *_indent(body, 1)])
-
-
-def _indent(lines: list[str], depth: int) -> list[str]:
-    return ["    " * depth + line for line in lines]
-
-
-def _env_key(step: str) -> list[str]:
-    return [f"env_key = fold(fold(fold(seed_in[0], u64(i)), u64(episode_io[i])), u64({step}))"]
-
-
-def _load_field(state: StateField, start: int) -> list[str]:
-    """Copy one field into the scratch row as f32: contiguous columns as a loop."""
-    columns = state.columns
-    contiguous = columns == tuple(range(columns[0], columns[0] + len(columns)))
-    array = "state_in" if state.source == "state" else "sensor_in"
-    if state.source == "state" or state.reduce == "last":
-        if contiguous and len(columns) > 2:
-            return [
-                f"for j in range({len(columns)}):",
-                f"    scratch[{start} + j] = f32({array}[i, {array}.shape[1] - 1, {columns[0]} + j])",
-            ]
-        return [
-            f"scratch[{start + k}] = f32({array}[i, {array}.shape[1] - 1, {c}])"
-            for k, c in enumerate(columns)
+        arrays = [
+            f"#   {name:21s} {shape:15s} {dtype}  {text}"
+            for name, (shape, dtype, text) in ARRAYS.items()
         ]
-    lines: list[str] = []
-    for k, c in enumerate(columns):
-        lines += [
-            f"peak = {array}[i, 0, {c}]",
-            f"for t in range(1, {array}.shape[1]):",
-            f"    peak = max(peak, {array}[i, t, {c}])",
-            f"scratch[{start + k}] = f32(peak)"
-            if state.reduce == "max"
-            else f"scratch[{start + k}] = f32(1.0) if peak > 0.0 else f32(0.0)",
+        functions = self.collector.functions(bodies)
+        head = [
+            jit.PRELUDE.strip(),
+            *self.collector.imports.values(),
+            *self.collector.constants.values(),
         ]
-    return lines
-
-
-def _diverged(spec: KernelSpec) -> list[str]:
-    first, count = spec.qpos_column, spec.nq + spec.nv
-    assert spec.qvel_column == spec.qpos_column + spec.nq
-    return [
-        "last = state_in.shape[1] - 1",
-        f"for j in range({first}, {first + count}):",
-        f"    finite = finite and abs(state_in[i, last, j]) < {DIVERGED_LIMIT}",
-        "if failure == 0 and not finite:",
-        f"    failure = {DIVERGED}",
-        f"    failure_io[i] = {DIVERGED}",
-    ]
-
-
-def _failed_row(first_failure: int) -> list[str]:
-    """A failed env: reward 0, terminated, the last finite observation, no statistics."""
-    return [
-        "reward_out[i] = 0.0",
-        "terminated_out[i] = 1",
-        "truncated_out[i] = 0",
-        "for j in range(obs.shape[0]):",
-        "    final_obs_out[i, j] = obs[j]",
-        "for j in range(critic_obs.shape[0]):",
-        "    final_critic_obs_out[i, j] = critic_obs[j]",
-        f"log[{first_failure} + failure - 1] += 1.0",
-    ]
-
-
-def _push(intervals: list[str], nv: int) -> list[str]:
-    if not intervals:
-        return []
-    lines = [f"for j in range({nv}):", "    push_out[i, j] = 0.0"]
-    for call in intervals:
-        lines += [f"if {call}:", "    pushed_out[i] = 1"]
-    return lines
-
-
-def _check_terms() -> list[str]:
-    """A finite state must give finite numbers: else a term is at fault, and the run stops."""
-    return [
-        "finite = np.isfinite(reward)",
-        "for j in range(obs.shape[0]):",
-        "    finite = finite and np.isfinite(obs[j])",
-        "for j in range(critic_obs.shape[0]):",
-        "    finite = finite and np.isfinite(critic_obs[j])",
-        "if not finite:",
-        f"    failure_io[i] = {BAD_TERM}",
-        "    terminated = True",
-    ]
-
-
-def _close_episode(column: Mapping[str, int], log_ends: list[str]) -> list[str]:
-    return [
-        "for j in range(obs.shape[0]):",
-        "    final_obs_out[i, j] = obs[j]",
-        "for j in range(critic_obs.shape[0]):",
-        "    final_critic_obs_out[i, j] = critic_obs[j]",
-        f"log[{column['episodes']}] += 1.0",
-        f"log[{column['return_sum']}] += return_io[i]",
-        f"log[{column['length_sum']}] += step - start_step_io[i]",
-        f"log[{column['timeouts']}] += 1.0 if truncated else 0.0",
-        *log_ends,
-    ]
+        parts = [
+            f'"""Kernels of the task \'{self.spec.name}\', generated. Do not edit."""',
+            "\n".join(head),
+            "\n".join(
+                ["# The arrays (N envs, T substeps, A actions, O and C observations):", *arrays]
+            ),
+            *functions,
+            *bodies,
+        ]
+        return "\n\n\n".join(parts) + "\n"

@@ -12,11 +12,12 @@ import importlib.util
 import os
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from types import ModuleType
 
 # reassoc/contract/arcp/nsz are as fast as full fastmath and keep isfinite honest.
-PRELUDE = '''
+PRELUDE = """
 import os
 
 os.environ.setdefault("NUMBA_DISABLE_INTEL_SVML", "1")  # equal results across machines
@@ -26,37 +27,49 @@ from numba import njit, prange
 
 f32 = np.float32
 u64 = np.uint64
+i64 = np.int64
 _OPTIONS = {
     "nogil": True,
     "cache": True,
+    "no_cfunc_wrapper": True,
     "error_model": "numpy",
     "fastmath": {"reassoc", "contract", "arcp", "nsz"},
 }
-'''
+_HELPER = {**_OPTIONS, "cache": False, "no_cpython_wrapper": True, "forceinline": True}
+"""
+
+
+_FIXED_TIME_S = 1_000_000_000  # of every generated file: Numba's cache goes by it and the size
 
 
 def cache_dir() -> Path:
-    """Return a writable folder for generated kernels, made if need be."""
+    """Return a writable folder for generated kernels, made if need be.
+
+    A folder that the user named but that cannot be used costs a warning, never the run.
+    """
     home = os.environ.get("UNILAB_CACHE_DIR")
-    candidates = [Path(home)] if home else []
-    xdg = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    candidates.append(Path(os.path.expanduser(xdg)) / "unilab")
-    candidates.append(Path(tempfile.gettempdir()) / f"unilab-{os.getuid()}")
-    for candidate in candidates:
-        folder = candidate / "kernels"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
+    if home:
+        folder = Path(home).expanduser() / "kernels"
+        if _is_usable(folder):
             return folder
+        warnings.warn(
+            f"UNILAB_CACHE_DIR={home} is not writable; using another folder", stacklevel=2
+        )
+    xdg = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    for candidate in (
+        Path(os.path.expanduser(xdg)) / "unilab" / "kernels",
+        Path(tempfile.gettempdir()) / f"unilab-{os.getuid()}" / "kernels",
+    ):
+        if _is_usable(candidate):
+            return candidate
     return Path(tempfile.mkdtemp(prefix="unilab-"))
 
 
 def write_module(name: str, source: str) -> Path:
     """Write `source` under its hash (if it is not there yet) and return the path.
 
-    Several processes may do this at once: the file appears by an atomic rename.
+    Several processes may do this at once: the file appears by an atomic rename, and always with the
+    same time stamp, so that what one process compiled is valid for all.
     """
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]
     path = cache_dir() / f"{name}_{digest}.py"
@@ -64,6 +77,7 @@ def write_module(name: str, source: str) -> Path:
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
         with os.fdopen(handle, "w") as file:
             file.write(source)
+        os.utime(temporary, (_FIXED_TIME_S, _FIXED_TIME_S))
         os.replace(temporary, path)
     return path
 
@@ -74,8 +88,22 @@ def load_module(path: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
+
+
+def _is_usable(folder: Path) -> bool:
+    """Say whether we can write to the folder and nobody else put it there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid()
+    except OSError:
+        return False

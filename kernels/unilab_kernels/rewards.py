@@ -1,4 +1,6 @@
-"""Reward terms. Each returns its value before the weight; the kernel multiplies by weight and dt."""
+"""Reward terms. Each returns its value; the kernel multiplies it by weight and control dt."""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
 
@@ -8,19 +10,19 @@ from .terms import reward
 
 
 @reward
-def alive():  # type: ignore[no-untyped-def]
+def alive():
     """1 for every step."""
     return 1.0
 
 
 @reward
-def terminated_penalty(terminated):  # type: ignore[no-untyped-def]
+def terminated_penalty(terminated):
     """1 on the step that ends the episode as a failure (not on a time-out)."""
     return 1.0 if terminated else 0.0
 
 
 @reward
-def track_lin_vel(lin_vel_b, command, std):  # type: ignore[no-untyped-def]
+def track_lin_vel(lin_vel_b, command, std):
     """Follow the commanded planar velocity: exp(-|c_xy - v_xy|^2 / std^2), in [0, 1].
 
     Args:
@@ -35,7 +37,7 @@ def track_lin_vel(lin_vel_b, command, std):  # type: ignore[no-untyped-def]
 
 
 @reward
-def track_ang_vel(ang_vel_b, command, std):  # type: ignore[no-untyped-def]
+def track_ang_vel(ang_vel_b, command, std):
     """Follow the commanded yaw rate: exp(-(c_yaw - w_z)^2 / std^2), in [0, 1].
 
     Args:
@@ -49,32 +51,32 @@ def track_ang_vel(ang_vel_b, command, std):  # type: ignore[no-untyped-def]
 
 
 @reward
-def lin_vel_z(lin_vel_b):  # type: ignore[no-untyped-def]
+def lin_vel_z(lin_vel_b):
     """Squared vertical velocity of the base, (m/s)^2."""
     return lin_vel_b[2] * lin_vel_b[2]
 
 
 @reward
-def ang_vel_xy(ang_vel_b):  # type: ignore[no-untyped-def]
+def ang_vel_xy(ang_vel_b):
     """Squared roll and pitch rate of the base, (rad/s)^2."""
     return ang_vel_b[0] * ang_vel_b[0] + ang_vel_b[1] * ang_vel_b[1]
 
 
 @reward
-def tilt(projected_gravity):  # type: ignore[no-untyped-def]
+def tilt(projected_gravity):
     """Squared horizontal part of gravity in the base frame: sin^2 of the tilt."""
     x, y = projected_gravity[0], projected_gravity[1]
     return x * x + y * y
 
 
 @reward
-def base_height_low(base_pos, min_height_m):  # type: ignore[no-untyped-def]
+def base_height_low(base_pos, min_height_m):
     """How far the base is below `min_height_m`, m (0 above it)."""
     return max(min_height_m - base_pos[2], 0.0)
 
 
 @reward
-def action_rate(action, prev_action):  # type: ignore[no-untyped-def]
+def action_rate(action, prev_action):
     """Squared change of the action between two steps: |a_t - a_{t-1}|^2."""
     total = 0.0
     for j in range(len(action)):
@@ -84,7 +86,7 @@ def action_rate(action, prev_action):  # type: ignore[no-untyped-def]
 
 
 @reward
-def pose(joint_pos, default_joint_pos, pose_weights):  # type: ignore[no-untyped-def]
+def pose(joint_pos, default_joint_pos, pose_weights):
     """Weighted squared distance from the default joint pose, rad^2.
 
     Args:
@@ -100,7 +102,7 @@ def pose(joint_pos, default_joint_pos, pose_weights):  # type: ignore[no-untyped
 
 
 @reward
-def stand_still(joint_pos, default_joint_pos, command, threshold):  # type: ignore[no-untyped-def]
+def stand_still(joint_pos, default_joint_pos, command, threshold):
     """Absolute distance from the default pose while the command is to stand, rad.
 
     Args:
@@ -119,7 +121,7 @@ def stand_still(joint_pos, default_joint_pos, command, threshold):  # type: igno
 
 
 @reward
-def joint_limits(joint_pos, soft_lower, soft_upper):  # type: ignore[no-untyped-def]
+def joint_limits(joint_pos, soft_lower, soft_upper):
     """Sum of how far joints are beyond their soft limits, rad.
 
     Args:
@@ -134,7 +136,7 @@ def joint_limits(joint_pos, soft_lower, soft_upper):  # type: ignore[no-untyped-
 
 
 @reward
-def torque(joint_torque):  # type: ignore[no-untyped-def]
+def torque(joint_torque):
     """Sum of squared joint torques, (N m)^2."""
     total = 0.0
     for j in range(len(joint_torque)):
@@ -143,7 +145,7 @@ def torque(joint_torque):  # type: ignore[no-untyped-def]
 
 
 @reward
-def feet_air_time(feet_contact, feet_air_time, command, target_s, threshold):  # type: ignore[no-untyped-def]
+def feet_air_time(feet_contact, feet_air_time, command, target_s, threshold):
     """At each touch-down the time in the air beyond `target_s`, s, while told to move.
 
     Args:
@@ -165,7 +167,7 @@ def feet_air_time(feet_contact, feet_air_time, command, target_s, threshold):  #
 
 
 @reward
-def feet_slip(feet_contact, feet_vel_w):  # type: ignore[no-untyped-def]
+def feet_slip(feet_contact, feet_vel_w):
     """Sum over feet on the ground of their squared planar velocity, (m/s)^2.
 
     Args:
@@ -181,7 +183,7 @@ def feet_slip(feet_contact, feet_vel_w):  # type: ignore[no-untyped-def]
 
 
 @reward
-def feet_clearance(feet_pos_w, feet_vel_w, command, height_m, threshold):  # type: ignore[no-untyped-def]
+def feet_clearance(feet_pos_w, feet_vel_w, command, height_m, threshold):
     """Moving feet away from the wanted swing height: sum (z - height)^2 |v_xy|, while told to move.
 
     Args:
@@ -204,19 +206,19 @@ def feet_clearance(feet_pos_w, feet_vel_w, command, height_m, threshold):  # typ
 
 
 @reward
-def pole_upright(pole_angle):  # type: ignore[no-untyped-def]
+def pole_upright(pole_angle):
     """Height of the pole's tip over the cart as a share of the pole's length: (1 + cos) / 2."""
     return 0.5 * (1.0 + math.cos(pole_angle))
 
 
 @reward
-def cart_centered(cart_pos, std):  # type: ignore[no-untyped-def]
+def cart_centered(cart_pos, std):
     """Cart near the middle of the rail: exp(-x^2 / std^2), in [0, 1]; `std` in m."""
     return math.exp(-(cart_pos * cart_pos) / (std * std))
 
 
 @reward
-def effort(action):  # type: ignore[no-untyped-def]
+def effort(action):
     """Squared action, summed over the actuators."""
     total = 0.0
     for j in range(len(action)):
@@ -225,7 +227,7 @@ def effort(action):  # type: ignore[no-untyped-def]
 
 
 @reward
-def lin_vel_error(lin_vel_b, command):  # type: ignore[no-untyped-def]
+def lin_vel_error(lin_vel_b, command):
     """Distance from the commanded planar velocity, m/s. With weight 0 it is a metric."""
     ex = command[0] - lin_vel_b[0]
     ey = command[1] - lin_vel_b[1]
@@ -233,6 +235,6 @@ def lin_vel_error(lin_vel_b, command):  # type: ignore[no-untyped-def]
 
 
 @reward
-def ang_vel_error(ang_vel_b, command):  # type: ignore[no-untyped-def]
+def ang_vel_error(ang_vel_b, command):
     """Distance from the commanded yaw rate, rad/s. With weight 0 it is a metric."""
     return abs(command[2] - ang_vel_b[2])

@@ -8,6 +8,8 @@ Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014), variant 13 of D. 
 of its values at steps of the golden ratio passes BigCrush.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls
+
 from __future__ import annotations
 
 import math
@@ -21,34 +23,51 @@ SHIFT_30 = np.uint64(30)
 SHIFT_27 = np.uint64(27)
 SHIFT_31 = np.uint64(31)
 SHIFT_40 = np.uint64(40)
+SHIFT_16 = np.uint64(16)
+LOW_24 = np.uint64(0xFFFFFF)
 
 
-def mix(x):  # type: ignore[no-untyped-def]
+def mix(x):
     """Scramble 64 bits (a bijection)."""
     x = (x ^ (x >> SHIFT_30)) * MIX_A
     x = (x ^ (x >> SHIFT_27)) * MIX_B
     return x ^ (x >> SHIFT_31)
 
 
-def fold(key, value):  # type: ignore[no-untyped-def]
+def fold(key, value):
     """Make a new key from a key and one more counter (u64)."""
     return mix(key + GOLDEN * (value + np.uint64(1)))
 
 
-def uniform01(key, n):  # type: ignore[no-untyped-def]
+def bits64(key, n):
+    """Return the n-th 64 random bits of a key; they hold its uniforms 2n and 2n + 1."""
+    return mix(key + GOLDEN * np.uint64(n + 1))
+
+
+def first01(bits):
+    """Return a uniform float32 in [0, 1), on a grid of 2^-24, from bits 40 to 63."""
+    return np.float32(np.int32(bits >> SHIFT_40)) * np.float32(5.9604644775390625e-08)
+
+
+def second01(bits):
+    """Return a uniform float32 in [0, 1), on a grid of 2^-24, from bits 16 to 39."""
+    return np.float32(np.int32((bits >> SHIFT_16) & LOW_24)) * np.float32(5.9604644775390625e-08)
+
+
+def uniform01(key, n):
     """Return the n-th uniform float32 in [0, 1) of a key, on a grid of 2^-24."""
-    bits = mix(key + GOLDEN * np.uint64(n + 1)) >> SHIFT_40
-    return np.float32(np.int64(bits)) * np.float32(5.9604644775390625e-08)
+    bits = bits64(key, n >> 1)
+    return second01(bits) if n & 1 else first01(bits)
 
 
-def uniform(key, n, low, high):  # type: ignore[no-untyped-def]
-    """Return the n-th uniform float32 in [low, high) of a key."""
+def uniform(key, n, low, high):
+    """Return the n-th uniform float32 between low and high of a key."""
     return low + (high - low) * uniform01(key, n)
 
 
-def normal(key, n):  # type: ignore[no-untyped-def]
-    """Return the n-th standard normal float32 of a key (Box-Muller; uses uniforms 2n and 2n+1)."""
-    u = np.float32(1.0) - uniform01(key, 2 * n)
-    v = uniform01(key, 2 * n + 1)
+def normal(key, n):
+    """Return the n-th standard normal float32 of a key (Box-Muller; uniforms 2n and 2n + 1)."""
+    bits = bits64(key, n)
+    u = np.float32(1.0) - first01(bits)
     radius = math.sqrt(np.float32(-2.0) * math.log(u))
-    return radius * math.cos(np.float32(6.2831855) * v)
+    return radius * math.cos(np.float32(6.2831855) * second01(bits))

@@ -1,11 +1,13 @@
 """Rotations with unit quaternions in wxyz order, scalar code for one environment."""
 
+# mypy: allow-untyped-defs, allow-untyped-calls
+
 from __future__ import annotations
 
 import math
 
 
-def rotate_inverse(quat, x, y, z, out):  # type: ignore[no-untyped-def]
+def rotate_inverse(quat, x, y, z, out):
     """Rotate the world vector (x, y, z) into the frame of `quat`: out = R(quat)^T v.
 
     Args:
@@ -23,7 +25,7 @@ def rotate_inverse(quat, x, y, z, out):  # type: ignore[no-untyped-def]
     out[2] = z + w * tz + (b * tx - a * ty)
 
 
-def yaw_of(quat):  # type: ignore[no-untyped-def]
+def yaw_of(quat):
     """Return the heading of `quat` (4,) about the world z axis, rad in [-pi, pi]."""
     w, x, y, z = quat[0], quat[1], quat[2], quat[3]
     return math.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))

@@ -38,7 +38,7 @@ STAGES = (
 
 
 class TermError(ValueError):
-    """A term was named, declared or configured wrongly; the message says which and what is valid."""
+    """A term is named, declared or configured wrongly; the message says what is valid."""
 
 
 @dataclass(frozen=True)
@@ -84,16 +84,27 @@ _REGISTRY: dict[tuple[str, str], Term] = {}
 def _register(stage: str, function: Callable[..., Any], size: int | str) -> Callable[..., Any]:
     name = function.__name__
     known = _REGISTRY.get((stage, name))
-    if known is not None and known.function.__code__.co_filename != function.__code__.co_filename:
+    if known is not None and not _is_same_place(known.function, function):
         raise TermError(
-            f"{stage} term '{name}' is defined twice: in {known.function.__code__.co_filename} "
-            f"and in {function.__code__.co_filename}; rename one"
+            f"{stage} term '{name}' is defined twice: {_place(known.function)} and "
+            f"{_place(function)}; rename one"
         )
     takes_out = "out" in inspect.signature(function).parameters
     if takes_out != (size != 0):
         raise TermError(f"{stage} term '{name}': an argument 'out' and a size go together")
     _REGISTRY[(stage, name)] = Term(name, stage, function, size)
     return function
+
+
+def _is_same_place(known: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """Say whether `new` replaces `known`: the same file, imported once more."""
+    same_file = known.__code__.co_filename == new.__code__.co_filename
+    same_line = known.__code__.co_firstlineno == new.__code__.co_firstlineno
+    return same_file and (same_line or known.__globals__ is not new.__globals__)
+
+
+def _place(function: Callable[..., Any]) -> str:
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
 
 
 def reward(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,7 +128,7 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def interval(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark an interval event: adds to ``push`` (nv,), which is added to qvel; returns True if so."""
+    """Mark an interval event: adds to ``push_out`` (nv,), and returns True if it did."""
     return _register("interval", function, 0)
 
 

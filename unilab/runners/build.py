@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
+import psutil
 import torch
+from unilab_kernels.spec import ObservationSlice
 
 from unilab.config import RunConfig
 from unilab.errors import ConfigError
@@ -14,7 +18,6 @@ from unilab.runtime.pipeline import Pipeline, cut_groups
 from unilab.runtime.threads import ThreadPlan
 from unilab.runtime.timers import Timers
 from unilab.tasks.base import BuiltTask
-from unilab_kernels.spec import ObservationSlice
 
 
 def make_pipeline(
@@ -54,16 +57,61 @@ def choose_device(name: str) -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    there = {"cpu": True, "cuda": torch.cuda.is_available(),
-             "mps": torch.backends.mps.is_available()}[device.type]  # fmt: skip
-    if not there or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
-        found = torch.cuda.device_count()
+    kind, _, index = name.partition(":")
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    there = {
+        "cpu": True,
+        "cuda": int(index or 0) < found,
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not there[kind]:
         raise ConfigError(
             f"device={name}: there is no such device ({found} CUDA device(s) found); use "
             "device=cpu, or device=auto for the best there is"
         )
-    return device
+    return torch.device(name)
+
+
+def check_memory(built: BuiltTask) -> None:
+    """Refuse sizes that cannot fit in memory, before anything is allocated.
+
+    Counted is what grows with a size of the config: state rows, the kernels' arrays, the rollout
+    and what the learner copies of it, weights with gradient and moments.
+
+    Raises:
+      ConfigError: more is needed than the machine has free.
+    """
+    config, kernel, model = built.config, built.kernel, built.robot.model
+    ppo, substeps = config.learners.ppo, config.physics.substeps
+    obs, critic_obs, actions = kernel.num_obs, kernel.num_critic_obs, int(model.nu)
+    state = 1 + int(model.nq) + int(model.nv) + int(model.na)
+    env = 8 * ((substeps + 1) * state + substeps * (int(model.nsensordata) + actions))
+    env += 8 * (int(model.nq) + 2 * int(model.nv)) + 4 * (
+        2 * (obs + critic_obs) + kernel.num_fields
+    )
+    sample = 4 * 2 * (obs + critic_obs + 2 * actions + 4)
+    weights = sum(
+        a * b
+        for first, hidden, last in (
+            (obs, ppo.actor_hidden, actions),
+            (critic_obs, ppo.critic_hidden, 1),
+        )
+        for a, b in pairwise((first, *hidden, last))
+    )
+    needed = {
+        f"physics.num_envs={config.physics.num_envs} with learners.ppo.num_steps={ppo.num_steps}": (
+            config.physics.num_envs * (env + ppo.num_steps * sample)
+        ),
+        f"evaluation.episodes={config.evaluation.episodes}": config.evaluation.episodes * env,
+        "learners.ppo.actor_hidden and critic_hidden": 16 * weights,
+    }
+    free = psutil.virtual_memory().available
+    for what, size in needed.items():
+        if size > free:
+            raise ConfigError(
+                f"{what} needs about {size / 2**30:,.1f} GiB of memory, {free / 2**30:.1f} GiB are "
+                "free; lower it"
+            )
 
 
 def make_learner(built: BuiltTask, config: RunConfig, device: torch.device, seed: int) -> Learner:

@@ -1,24 +1,32 @@
-"""Checkpoints that restore everything: one file, written atomically, of tensors and plain values."""
+"""Checkpoints restore everything: one file, written atomically, of tensors and plain values."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 
 from unilab.config import RunConfig
 from unilab.config.base import to_plain
-from unilab.errors import ConfigError
+from unilab.errors import ConfigError, UnilabError
 from unilab.runs import best_path, checkpoint_path, list_checkpoints
 
 FORMAT = 1
 _KEYS = ("format", "task", "config", "progress", "learner", "pipeline")
+_WAY_OUT = "choose another with --checkpoint, or remove it: --resume then takes the one before"
+
+
+class CheckpointError(UnilabError):
+    """A checkpoint could not be written; those written before are as they were."""
 
 
 @dataclass
@@ -63,6 +71,9 @@ def save(run_dir: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
 
     Returns:
       The path of the checkpoint.
+
+    Raises:
+      CheckpointError: the disk is full, or the folder cannot be written to.
     """
     progress = checkpoint.progress
     best = progress.score is not None and (
@@ -79,17 +90,17 @@ def save(run_dir: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
         "pipeline": _to_tensors(checkpoint.pipeline),
     }
     path = checkpoint_path(run_dir, progress.iteration)
-    _write(path, content)
-    if best:
-        link = best_path(run_dir).with_suffix(".new")
-        link.unlink(missing_ok=True)
-        try:
-            os.link(path, link)
-        except OSError:  # a file system without hard links
-            _write(link, content)
-        os.replace(link, best_path(run_dir))
-    for _, old in list_checkpoints(run_dir)[:-keep]:
-        old.unlink(missing_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        _write(partial, content)
+        if best:  # first, so that no kill leaves a latest checkpoint that tells of a best too many
+            _link(partial, best_path(run_dir))
+        os.replace(partial, path)
+        for _, old in list_checkpoints(run_dir)[:-keep]:
+            old.unlink(missing_ok=True)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
     return path
 
 
@@ -103,24 +114,31 @@ def load(path: Path, *, device: torch.device | str = "cpu") -> Checkpoint:
         content = torch.load(path, map_location=device, weights_only=True)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # noqa: BLE001  torch raises many kinds for a file it cannot read
+    except Exception as error:  # torch raises many kinds for a file it cannot read
+        lines = str(error).splitlines() or [""]
         raise ConfigError(
             f"{path}: is not a checkpoint that can be read ({type(error).__name__}: "
-            f"{str(error).splitlines()[0]}); choose another with --checkpoint"
+            f"{lines[0][:200]}); {_WAY_OUT}"
         ) from error
     missing = [k for k in _KEYS if not isinstance(content, dict) or k not in content]
     if missing:
-        raise ConfigError(f"{path}: is not a checkpoint of unilab: it lacks {', '.join(missing)}")
+        raise ConfigError(
+            f"{path}: is not a checkpoint of unilab: it lacks {', '.join(missing)}; {_WAY_OUT}"
+        )
     if content["format"] != FORMAT:
         raise ConfigError(
-            f"{path}: has format {content['format']}, this version reads format {FORMAT}"
+            f"{path}: has format {content['format']}, this version reads format {FORMAT}; use the "
+            "version of unilab that wrote it"
         )
-    return Checkpoint(
-        config=RunConfig.model_validate(json.loads(content["config"])),
-        progress=Progress(**content["progress"]),
-        learner=content["learner"],
-        pipeline=content["pipeline"],
-    )
+    try:
+        config = RunConfig.model_validate(json.loads(content["config"]))
+        progress = Progress(**{f.name: content["progress"][f.name] for f in fields(Progress)})
+    except (ValidationError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"{path}: what it says of its run cannot be read by this version ("
+            f"{str(error).splitlines()[0]}); {_WAY_OUT}"
+        ) from error
+    return Checkpoint(config, progress, content["learner"], content["pipeline"])
 
 
 def check_same_task(checkpoint: Checkpoint, config: RunConfig, path: Path) -> None:
@@ -135,12 +153,24 @@ def check_same_task(checkpoint: Checkpoint, config: RunConfig, path: Path) -> No
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        torch.save(content, file)
+    # By way of memory: on a full disk torch's own writer hides the cause.
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    with path.open("wb") as file:
+        file.write(buffer.getbuffer())
         file.flush()
         os.fsync(file.fileno())
-    os.replace(partial, path)
+
+
+def _link(path: Path, name: Path) -> None:
+    """Give a file a second name, replacing what has it, in one go."""
+    fresh = name.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    try:
+        os.link(path, fresh)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(path, fresh)
+    os.replace(fresh, name)
 
 
 def _to_tensors(value: Any) -> Any:

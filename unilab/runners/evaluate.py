@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,21 +13,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unilab.config import diff_configs, load_config
-from unilab.errors import ConfigError
+from unilab.config import RunConfig, diff_configs, load_config
+from unilab.errors import ConfigError, nearest
 from unilab.learners.base import Learner
 from unilab.runners.build import make_pipeline
 from unilab.runners.restore import restore_policy
 from unilab.runtime.pipeline import Pipeline
 from unilab.runtime.threads import make_plan
 from unilab.tasks.base import BuiltTask, root_starts
-from unilab.video import Arrow, Frame, render_video
+from unilab.video import Arrow, Frame, RenderUnavailable, render_video
 
 F64 = NDArray[np.float64]
 
 # Evaluations of all policies see the same noise, pushes and initial states.
 EVALUATION_SEED = 20_260_101
-EVALUATION_FILE = "evaluation.json"
+EVALUATION_FILE, VIDEO_FILE = "evaluation.json", "policy.mp4"
 VIDEO_FPS = 25.0
 # For these metrics more is better; every other threshold is an upper limit.
 NOT_THE_MDP = ("seed", "device", "log.", "train.", "checkpoint.", "runtime.", "description")
@@ -54,12 +55,42 @@ class Evaluation:
     points: list[dict[str, Any]] = field(default_factory=list)
 
 
+def check_evaluation(built: BuiltTask) -> None:
+    """Refuse thresholds and points that the task has no metric or command for.
+
+    Raises:
+      ConfigError: names what is valid.
+    """
+    settings, names = built.config.evaluation, ["return", "length_s", "survived_fraction"]
+    velocity = _is_velocity_task(built)
+    if velocity:
+        names += ["lin_vel_error", "ang_vel_error"]
+    for name in settings.thresholds:
+        if name not in names:
+            raise ConfigError(
+                f"evaluation.thresholds.{name}: this task has no such metric; "
+                f"{nearest(name, names)}"
+            )
+    if settings.points and not velocity:
+        raise ConfigError("evaluation.points: this task has no command to fix; leave it empty")
+    for point in settings.points:
+        if len(point) != 3:
+            raise ConfigError(
+                f"evaluation.points: {list(point)} has {len(point)} numbers; valid: vx, vy in m/s "
+                "and the yaw rate in rad/s, such as [0.5, 0.0, 0.0]"
+            )
+
+
 def evaluate(built: BuiltTask, learner: Learner) -> Evaluation:
     """Run `evaluation.episodes` episodes, one per env, and measure.
 
     Commands are the fixed points of the config, in turn. An episode counts until it ends; what an
     env does afterwards does not.
+
+    Raises:
+      ConfigError: see `check_evaluation`.
     """
+    check_evaluation(built)
     config = built.config
     count = config.evaluation.episodes
     steps = max(1, round(config.evaluation.episode_length_s / built.control_dt))
@@ -70,7 +101,7 @@ def evaluate(built: BuiltTask, learner: Learner) -> Evaluation:
     try:
         points = _fix_commands(pipeline, config.evaluation.points)
         _start(pipeline, steps)
-        velocity = _VelocityError(pipeline) if _is_velocity_task(pipeline) else None
+        velocity = _VelocityError(pipeline) if _is_velocity_task(built) else None
         total, length = np.zeros(count), np.zeros(count)
         alive, survived = np.ones(count, bool), np.ones(count, bool)
         for _ in range(steps):
@@ -100,12 +131,6 @@ def evaluate(built: BuiltTask, learner: Learner) -> Evaluation:
 def _summarise(built: BuiltTask, per_env: dict[str, F64], points: F64 | None) -> Evaluation:
     settings = built.config.evaluation
     metrics = {name: float(values.mean()) for name, values in per_env.items()}
-    unknown = sorted(set(settings.thresholds) - set(metrics))
-    if unknown:
-        raise ConfigError(
-            f"evaluation.thresholds.{unknown[0]}: this task has no such metric; valid: "
-            f"{', '.join(sorted(metrics))}"
-        )
     passed = {
         name: metrics[name] >= limit if name in HIGHER_IS_BETTER else metrics[name] <= limit
         for name, limit in settings.thresholds.items()
@@ -158,9 +183,7 @@ def record_video(built: BuiltTask, learner: Learner, path: Path) -> None:
     pipeline = make_pipeline(built, plan, seed=EVALUATION_SEED, num_envs=1)
     try:
         frames = _frames(pipeline, learner)
-        render_video(
-            built.robot.model, frames, path, camera=built.task.camera, fps=VIDEO_FPS
-        )
+        render_video(built.robot.model, frames, path, camera=built.task.camera, fps=VIDEO_FPS)
     finally:
         pipeline.close()
 
@@ -168,7 +191,7 @@ def record_video(built: BuiltTask, learner: Learner, path: Path) -> None:
 def _frames(pipeline: Pipeline, learner: Learner) -> Iterator[Frame]:
     settings, dt = pipeline.built.config.evaluation, pipeline.built.control_dt
     steps = round(settings.video_seconds / dt)
-    points = [p for p in settings.points] if _is_velocity_task(pipeline) else []
+    points = list(settings.points) if _is_velocity_task(pipeline.built) else []
     velocity = _VelocityError(pipeline) if points else None
     if points:
         pipeline.field("fixed_command")[0] = [1.0, *points[0]]
@@ -256,16 +279,14 @@ class _VelocityError:
         return np.moveaxis(np.array(rows), -1, 0)
 
 
-def _is_velocity_task(pipeline: Pipeline) -> bool:
-    fields = pipeline.built.kernel.carried_slices
-    return "command" in fields and "fixed_command" in fields
+def _is_velocity_task(built: BuiltTask) -> bool:
+    fields = built.kernel.carried_slices
+    return {"command", "fixed_command"} <= fields.keys() and built.robot.root_joint is not None
 
 
 def _fix_commands(pipeline: Pipeline, points: tuple[tuple[float, ...], ...]) -> F64 | None:
     if not points:
         return None
-    if not _is_velocity_task(pipeline):
-        raise ConfigError("evaluation.points: this task has no command to fix; leave it empty")
     table = np.array(points, np.float64)
     chosen: F64 = table[np.arange(pipeline.num_envs) % len(table)]
     fixed = pipeline.field("fixed_command")
@@ -290,18 +311,33 @@ def evaluate_run(run_dir: Path, checkpoint: Path, overrides: list[str], video: b
     """`unilab eval`: judge a checkpoint with the config it was trained with.
 
     Returns:
-      0, whether or not the thresholds are met.
+      0, whether or not the thresholds are met; 1 where the video could not be made.
     """
     policy = restore_policy(run_dir, checkpoint, overrides)
     built, learner = policy.built, policy.learner
-    for difference in diff_configs(load_config(built.config.task).config, built.config):
-        if not difference.key.startswith(NOT_THE_MDP):
-            print(f"differs from the task's file today: {difference}")  # noqa: T201
+    check_evaluation(built)
+    _print_differences(built.config)
     print(f"checkpoint {checkpoint}, iteration {policy.progress.iteration}")  # noqa: T201
     result = evaluate(built, learner)
     save_evaluation(run_dir, result)
     print(format_evaluation(result))  # noqa: T201
     if video:
-        record_video(built, learner, run_dir / "policy.mp4")
-        print(f"video {run_dir / 'policy.mp4'}")  # noqa: T201
+        try:
+            record_video(built, learner, run_dir / VIDEO_FILE)
+        except RenderUnavailable as error:
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            return 1
+        print(f"video {run_dir / VIDEO_FILE}")  # noqa: T201
     return 0
+
+
+def _print_differences(config: RunConfig) -> None:
+    """Say where the task's file of today differs from the run's own config, which is used."""
+    try:
+        today = load_config(config.task).config
+    except ConfigError as error:
+        print(f"the task's file of today is not usable, the run's own is used: {error}")  # noqa: T201
+        return
+    for difference in diff_configs(today, config):
+        if not difference.key.startswith(NOT_THE_MDP):
+            print(f"differs from the task's file today: {difference}")  # noqa: T201

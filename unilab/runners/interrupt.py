@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish what is being done, save, end; at once where it would take long."""
+"""Ctrl-C and SIGTERM: let the iteration finish if that is soon, else cut it short; save, end."""
 
 from __future__ import annotations
 
@@ -8,28 +8,35 @@ from typing import Any
 
 from unilab.runners.checkpoint import Checkpoint
 
+# How long the iteration in progress may go on after an interrupt, and how often it is then cut
+# again (a try comes to nothing while there is no state to go back to, as between two iterations).
+GRACE_S, RETRY_S = 2.0, 0.5
+
 
 class Interrupt:
-    """Turns the first Ctrl-C into a request, the second into a KeyboardInterrupt.
+    """Turns an interrupt into a request that the runner reads when its iteration is done.
 
-    Where iterations are long, the first raises as well: the runner then saves `resume_point`, the
-    state at the start of the iteration, and loses nothing but the part of it that was done.
+    An iteration that is not done after 2 s, or at the second interrupt, is cut short by a
+    KeyboardInterrupt; what it did is lost, and `cut_at` is the state at its start. The third
+    interrupt is always a KeyboardInterrupt.
 
     Attributes:
       requested: an interrupt has come.
-      long_iterations: set by the runner.
-      resume_point: state at the start of this iteration, kept where iterations are long.
+      resume_point: state at the start of this iteration; None where there is nothing to cut.
+      cut_at: the resume point of the iteration that was cut short, None if none was.
     """
 
     def __init__(self) -> None:
         self.requested = False
-        self.long_iterations = False
         self.resume_point: Checkpoint | None = None
+        self.cut_at: Checkpoint | None = None
+        self._count = 0
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupt:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._previous[number] = signal.signal(number, self._handle)
+        self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._cut)
         return self
 
     def __exit__(
@@ -38,10 +45,21 @@ class Interrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        again, self.requested = self.requested, True
-        if again or self.resume_point is not None:
+        self.requested = True
+        self._count += 1
+        if self._count == 1:
+            signal.setitimer(signal.ITIMER_REAL, GRACE_S, RETRY_S)
+        elif self._count == 2:
+            self._cut(number, frame)
+        else:
+            raise KeyboardInterrupt
+
+    def _cut(self, _number: int, _frame: FrameType | None) -> None:
+        if self.resume_point is not None:
+            self.cut_at, self.resume_point = self.resume_point, None
             raise KeyboardInterrupt

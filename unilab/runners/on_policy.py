@@ -1,9 +1,9 @@
-"""The loop of an on-policy learner: collect a rollout, learn from it, log, save. The whole story."""
+"""The loop of an on-policy learner: collect a rollout, learn from it, log, save."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -22,8 +22,6 @@ from unilab.runners.checkpoint import Checkpoint, Progress
 from unilab.runners.interrupt import Interrupt
 from unilab.runtime.pipeline import Pipeline, Transitions
 
-# An iteration longer than this is not waited for on Ctrl-C; its start is kept in memory instead.
-LONG_ITERATION_S = 2.0
 SCORE_MEMORY = 0.9  # weight of the past in the smoothed return that "best" is judged by
 MAX_BAD_ITERATIONS = 3  # this many iterations in a row with non-finite actions or updates: stop
 
@@ -43,56 +41,63 @@ class OnPolicyRun:
         """Take a complete checkpoint; no step may be in flight."""
         return Checkpoint(
             self.pipeline.built.config,
-            self.progress,
+            replace(self.progress),
             self.learner.state_dict(),
             self.pipeline.state_dict(),
         )
 
 
-def run_on_policy(run: OnPolicyRun, interrupt: Interrupt) -> bool:
+def run_on_policy(run: OnPolicyRun, interrupt: Interrupt) -> None:
     """Train until the last iteration, the time limit, or an interrupt.
 
     A checkpoint is written every `checkpoint.every` iterations and at the end, whatever the end is.
 
-    Returns:
-      True when training is complete, False when it was interrupted.
+    Args:
+      run: all parts; its progress goes on.
+      interrupt: asked after each iteration; knows the state at the start of each.
 
     Raises:
       UnilabError: physics or numerics failed beyond repair; the last checkpoint is good.
+      KeyboardInterrupt: an interrupt cut an iteration short; see `Interrupt.cut_at`.
     """
     config = run.pipeline.built.config
-    progress, pipeline, timers = run.progress, run.pipeline, run.pipeline.timers
+    progress, timers = run.progress, run.pipeline.timers
     begin = perf_counter() - progress.wall_s
     bad_iterations, saved_at = 0, progress.iteration
     timers.take()
-    while progress.iteration < config.train.iterations:
-        started = perf_counter()
-        interrupt.resume_point = run.checkpoint() if interrupt.long_iterations else None
-        collect(pipeline, run.learner.act, run.rollout)
+    while not (is_complete(config.train, progress) or interrupt.requested):
+        with timers.span("snapshot"):
+            interrupt.resume_point = run.checkpoint()
+        collect(run.pipeline, run.learner.act, run.rollout)
         with timers.span("learn", busy="learner"):
             metrics = run.learner.update(run.rollout)
             run.rollout.carry_over()
         interrupt.resume_point = None  # from here on the state is that of a finished iteration
         progress.iteration += 1
-        progress.env_steps += run.rollout.num_steps * pipeline.num_envs
+        progress.env_steps += run.rollout.num_steps * run.pipeline.num_envs
         progress.wall_s = perf_counter() - begin
-        interrupt.long_iterations = perf_counter() - started > LONG_ITERATION_S
-        last = _is_last(config.train, progress) or interrupt.requested
         with timers.span("log"):
-            if last or progress.iteration % config.log.every == 0:
+            if is_complete(config.train, progress) or progress.iteration % config.log.every == 0:
                 log = _read_log(run, metrics)
                 bad_iterations = _count_bad(log, bad_iterations)
                 run.recorder.write(progress.iteration, log, timers.take())
-        if last or progress.iteration - saved_at >= config.checkpoint.every:
+        if progress.iteration % config.checkpoint.every == 0:
             with timers.span("checkpoint"):
-                checkpoints.save(run.run_dir, run.checkpoint(), keep=config.checkpoint.keep)
+                save(run)
             saved_at = progress.iteration
-        if last:
-            return not interrupt.requested
-    return True
+    if saved_at < progress.iteration:
+        save(run)
 
 
-def _is_last(train: TrainConfig, progress: Progress) -> bool:
+def save(run: OnPolicyRun) -> None:
+    """Write a checkpoint of a run between two iterations."""
+    checkpoint = run.checkpoint()
+    checkpoints.save(run.run_dir, checkpoint, keep=run.pipeline.built.config.checkpoint.keep)
+    run.progress.best_score = checkpoint.progress.best_score
+
+
+def is_complete(train: TrainConfig, progress: Progress) -> bool:
+    """True when the last iteration is done or the time is up."""
     out_of_time = train.max_time_s is not None and progress.wall_s >= train.max_time_s
     return out_of_time or progress.iteration >= train.iterations
 
@@ -110,9 +115,7 @@ def _read_log(run: OnPolicyRun, metrics: dict[str, Tensor]) -> dict[str, float]:
     return log
 
 
-def collect(
-    pipeline: Pipeline, act: Callable[[Tensor], ActOutput], rollout: Rollout
-) -> None:
+def collect(pipeline: Pipeline, act: Callable[[Tensor], ActOutput], rollout: Rollout) -> None:
     """Fill a rollout: T control steps of every group.
 
     While a group's physics is in flight (with overlap), the next group's kernel and policy run.
@@ -175,7 +178,7 @@ def append(rollout: Rollout, t: int, output: ActOutput, step: Transitions) -> No
 
 
 def _without_bad_actions(output: ActOutput, step: Transitions) -> ActOutput:
-    """A row whose action was not finite was run with action 0; its numbers stay out of the buffer."""
+    """Put 0 where an action was not finite: the env ran with 0, and NaN stays out of the batch."""
     if len(step.bad_action_ids) == 0:
         return output
     rows = torch.from_numpy(step.bad_action_ids - step.start).long().to(output.action.device)

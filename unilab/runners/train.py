@@ -4,29 +4,51 @@ from __future__ import annotations
 
 import secrets
 import sys
-from contextlib import ExitStack
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from unilab.buffers.rollout import Rollout
 from unilab.config import LoadedConfig, RunConfig, diff_configs, load_resolved, save_resolved
 from unilab.errors import ConfigError, UnilabError
+from unilab.learners.base import Learner
 from unilab.plots import learning_curve
 from unilab.record import Recorder
 from unilab.runners import checkpoint as checkpoints
-from unilab.runners.build import choose_device, make_learner, make_pipeline
+from unilab.runners.build import check_memory, choose_device, make_learner, make_pipeline
 from unilab.runners.checkpoint import Checkpoint, Progress
-from unilab.runners.evaluate import evaluate, format_evaluation, record_video, save_evaluation
+from unilab.runners.evaluate import (
+    VIDEO_FILE,
+    check_evaluation,
+    evaluate,
+    format_evaluation,
+    record_video,
+    save_evaluation,
+)
 from unilab.runners.interrupt import Interrupt
-from unilab.runners.on_policy import OnPolicyRun, run_on_policy, set_first
-from unilab.runs import CONFIG_FILE, create_run, find_checkpoint
-from unilab.runtime.threads import make_plan
+from unilab.runners.on_policy import OnPolicyRun, is_complete, run_on_policy, set_first
+from unilab.runs import CONFIG_FILE, create_run, find_checkpoint, list_checkpoints
+from unilab.runtime.pipeline import Pipeline
+from unilab.runtime.threads import ThreadPlan, make_plan
 from unilab.runtime.timers import Timers
-from unilab.tasks.base import build_task
+from unilab.tasks.base import BuiltTask, build_task
 
 EXIT_INTERRUPTED = 130
-CURVE_FILE, VIDEO_FILE = "learning_curve.png", "policy.mp4"
+CURVE_FILE = "learning_curve.png"
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a config is turned into, before anything of the run is written."""
+
+    plan: ThreadPlan
+    device: torch.device
+    built: BuiltTask
+    pipeline: Pipeline
+    learner: Learner
 
 
 def train(loaded: LoadedConfig, *, name: str | None, command: list[str]) -> int:
@@ -46,15 +68,14 @@ def train(loaded: LoadedConfig, *, name: str | None, command: list[str]) -> int:
     if loaded.config.seed is None:
         loaded = loaded.with_value("seed", secrets.randbelow(2**31), "drawn at start")
     config = loaded.config
-    make_plan(config.runtime, config.physics.num_envs)
-    choose_device(config.device)
-    build_task(config)  # refuse a wrong model or term before a directory is made
-    run_dir = create_run(config, name=name, command=command)
-    return _run(run_dir, config, None)
+    parts = _build(config)
+    with closing(parts.pipeline):
+        run_dir = create_run(config, name=name, command=command)
+        return _run(run_dir, parts, Progress(), resumed=False, restored=False)
 
 
 def resume(run_dir: Path, overrides: list[str]) -> int:
-    """Go on with a run from its latest checkpoint.
+    """Go on with a run from its latest checkpoint, or from its start where it has none yet.
 
     Args:
       run_dir: the run.
@@ -64,82 +85,151 @@ def resume(run_dir: Path, overrides: list[str]) -> int:
       The exit code.
 
     Raises:
-      ConfigError: there is no checkpoint, or it does not fit.
+      ConfigError: the checkpoint cannot be read or the overrides do not fit; nothing is changed.
     """
     before = load_resolved(run_dir / CONFIG_FILE).config
     config = load_resolved(run_dir / CONFIG_FILE, overrides).config
-    path = find_checkpoint(run_dir)
-    checkpoint = checkpoints.load(path)
-    checkpoints.check_same_task(checkpoint, config, path)
-    if checkpoint.progress.iteration >= config.train.iterations:
+    progress, checkpoint = Progress(), None
+    if list_checkpoints(run_dir):
+        path = find_checkpoint(run_dir)
+        checkpoint = checkpoints.load(path)
+        checkpoints.check_same_task(checkpoint, config, path)
+        progress = checkpoint.progress
+    if is_complete(config.train, progress):
         raise ConfigError(
-            f"{run_dir}: is complete: {checkpoint.progress.iteration} of train.iterations="
-            f"{config.train.iterations} iterations are done; give a larger train.iterations"
+            f"{run_dir}: is complete: {progress.iteration} iterations are done in "
+            f"{progress.wall_s:.0f} s; train.iterations={config.train.iterations}, "
+            f"train.max_time_s={config.train.max_time_s}; give a larger one to go on"
         )
-    for difference in diff_configs(before, config):
-        print(f"changed: {difference}")  # noqa: T201
-    if config != before:
-        save_resolved(config, run_dir / CONFIG_FILE)
-    return _run(run_dir, config, checkpoint)
+    _check_resumable(before, config)
+    parts = _build(config)
+    with closing(parts.pipeline):
+        if checkpoint is not None:
+            _restore(parts, checkpoint, config)
+        for difference in diff_configs(before, config):
+            say(f"changed: {difference}")
+        if config != before:
+            save_resolved(config, run_dir / CONFIG_FILE)
+        restored = checkpoint is not None
+        return _run(run_dir, parts, progress, resumed=True, restored=restored)
 
 
-def _run(run_dir: Path, config: RunConfig, checkpoint: Checkpoint | None) -> int:
-    device, plan = choose_device(config.device), make_plan(config.runtime, config.physics.num_envs)
+def _build(config: RunConfig) -> _Parts:
+    """Build all parts; what does not fit is refused here."""
+    plan = make_plan(config.runtime, config.physics.num_envs)
+    device = choose_device(config.device)
     torch.set_num_threads(plan.learner)
+    built = build_task(config)
+    check_evaluation(built)
+    check_memory(built)
     assert config.seed is not None
+    learner = make_learner(built, config, device, config.seed)
+    pipeline = make_pipeline(built, plan, seed=config.seed, timers=Timers())
+    return _Parts(plan, device, built, pipeline, learner)
+
+
+def _check_resumable(before: RunConfig, config: RunConfig) -> None:
+    """Refuse overrides that would make another run of it."""
+    for key, old, new in (
+        ("seed", before.seed, config.seed),
+        ("physics.num_envs", before.physics.num_envs, config.physics.num_envs),
+        ("physics.model", before.physics.model, config.physics.model),
+        ("observations.actor", list(before.observations.actor), list(config.observations.actor)),
+        ("observations.critic", list(before.observations.critic), list(config.observations.critic)),
+    ):
+        if old != new:
+            raise ConfigError(
+                f"command line: {key}: {old} cannot become {new} in a run that goes on; leave it "
+                "out, or start a new run"
+            )
+
+
+def _restore(parts: _Parts, checkpoint: Checkpoint, config: RunConfig) -> None:
+    """Take up a checkpoint. The log's sums of other terms than today's are left out."""
+    arrays: dict[str, Any] = dict(checkpoint.pipeline["arrays"])
+    then, fresh = checkpoint.config, parts.pipeline.state_dict()["arrays"]
+    if (list(then.rewards), list(then.terminations)) != (
+        list(config.rewards),
+        list(config.terminations),
+    ):
+        arrays["log_io"] = fresh["log_io"]
+    for name, array in fresh.items():
+        there = tuple(arrays[name].shape) if name in arrays else None
+        if there != array.shape:
+            raise ConfigError(
+                f"checkpoint: '{name}' of the envs has shape {there} there and {array.shape} here: "
+                "the robot or the task has changed since; start a new run"
+            )
+    parts.learner.load_state_dict(checkpoint.learner)
+    parts.pipeline.load_state_dict({**checkpoint.pipeline, "arrays": arrays})
+
+
+def _run(run_dir: Path, parts: _Parts, progress: Progress, *, resumed: bool, restored: bool) -> int:
+    pipeline, kernel, config = parts.pipeline, parts.built.kernel, parts.built.config
     say(f"run      {run_dir}")
     say(f"task     {config.task}: {config.physics.num_envs} envs, seed {config.seed}")
-    say(f"threads  {plan.describe()}; learner on {device}")
-    built = build_task(config)
-    with ExitStack() as stack:
-        timers = Timers()
-        pipeline = make_pipeline(built, plan, seed=config.seed, timers=timers)
-        stack.callback(pipeline.close)
-        learner = make_learner(built, config, device, config.seed)
-        say("kernels  compiling (cached for the next start) ...")
+    say(f"threads  {parts.plan.describe()}; learner on {parts.device}")
+    say("kernels  compiling (cached for the next start) ...")
+    pipeline.compile()
+    if not restored:
         pipeline.reset()
-        progress = Progress()
-        if checkpoint is not None:
-            learner.load_state_dict(checkpoint.learner)
-            pipeline.load_state_dict(checkpoint.pipeline)
-            progress = checkpoint.progress
-            say(f"resumed  after iteration {progress.iteration}")
-        kernel = built.kernel
-        rollout = Rollout(
-            config.learners.ppo.num_steps, pipeline.num_envs, kernel.num_obs,
-            kernel.num_critic_obs, pipeline.num_actions, device,
-        )  # fmt: skip
-        set_first(pipeline, rollout)
-        recorder = Recorder(
-            run_dir,
-            total_iterations=config.train.iterations,
-            tensorboard=config.log.tensorboard,
-            max_time_s=config.train.max_time_s,
-            resume_iteration=None if checkpoint is None else progress.iteration,
-        )
-        run = OnPolicyRun(run_dir, pipeline, learner, rollout, recorder, progress)
-        with recorder, Interrupt() as interrupt:
-            complete = _train_or_save(run, interrupt)
-            if not complete:
-                recorder.close("interrupted")
-        if not complete:
-            say(f"interrupted after iteration {progress.iteration}; everything is saved")
-            say(f"go on with: unilab train --resume {run_dir}")
-            return EXIT_INTERRUPTED
-    _finish(run)
-    return 0
-
-
-def _train_or_save(run: OnPolicyRun, interrupt: Interrupt) -> bool:
-    """Train; where an interrupt cut a long iteration short, save the state at its start."""
+    if resumed:
+        say(f"resumed  after iteration {progress.iteration}")
+    rollout = Rollout(
+        config.learners.ppo.num_steps, pipeline.num_envs, kernel.num_obs,
+        kernel.num_critic_obs, pipeline.num_actions, parts.device,
+    )  # fmt: skip
+    set_first(pipeline, rollout)
+    recorder = Recorder(
+        run_dir,
+        total_iterations=config.train.iterations,
+        tensorboard=config.log.tensorboard,
+        max_time_s=config.train.max_time_s,
+        resume_iteration=progress.iteration if resumed else None,
+    )
+    run = OnPolicyRun(run_dir, pipeline, parts.learner, rollout, recorder, progress)
+    with recorder, Interrupt() as interrupt:
+        done = _train_or_save(run, interrupt)
+        if interrupt.requested:
+            recorder.close("interrupted")
+    if not is_complete(config.train, progress):
+        say(f"interrupted after iteration {done}; everything is saved")
+        say(f"go on with: unilab train --resume {run_dir}")
+        return EXIT_INTERRUPTED
+    pipeline.close()
     try:
-        return run_on_policy(run, interrupt)
+        if not interrupt.requested:
+            _finish(run)
+            return 0
     except KeyboardInterrupt:
-        if interrupt.resume_point is None:
+        pass  # training is complete and stands
+    say(f"interrupted; training is complete: {find_checkpoint(run_dir)}")
+    say(f"evaluate with: unilab eval --run {run_dir}")
+    return EXIT_INTERRUPTED
+
+
+def _train_or_save(run: OnPolicyRun, interrupt: Interrupt) -> int:
+    """Train; where an interrupt cut an iteration short, save the state at its start.
+
+    Returns the iteration of the last checkpoint.
+    """
+    try:
+        run_on_policy(run, interrupt)
+        return run.progress.iteration
+    except KeyboardInterrupt:
+        if interrupt.cut_at is None:
             raise
         keep = run.pipeline.built.config.checkpoint.keep
-        checkpoints.save(run.run_dir, interrupt.resume_point, keep=keep)
-        return False
+        checkpoints.save(run.run_dir, interrupt.cut_at, keep=keep)
+        return interrupt.cut_at.progress.iteration
+    except Exception as error:
+        saved = list_checkpoints(run.run_dir)
+        last = f"the last checkpoint is {saved[-1][1]}" if saved else "there is no checkpoint yet"
+        error.add_note(
+            f"training stopped in iteration {run.progress.iteration + 1}; {last}; go on with: "
+            f"unilab train --resume {run.run_dir}"
+        )
+        raise
 
 
 def _finish(run: OnPolicyRun) -> None:

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from unilab.errors import PhysicsError
 from unilab.physics.base import Physics, Ticket
-from unilab.runtime.shards import MIN_LIGHT_BLOCKS_PER_SHARD, Shards
-from unilab.runtime.threads import ENVS_PER_BLOCK, MIN_BLOCKS_PER_SHARD, ThreadPlan
+from unilab.runtime.shards import Shards
+from unilab.runtime.threads import ENVS_PER_BLOCK, ThreadPlan
 from unilab.runtime.timers import Timers
 from unilab.tasks.base import BuiltTask
 from unilab_kernels.fuse import ARRAYS, seed_key
@@ -85,6 +85,7 @@ class Pipeline:
 
     Attributes:
       arrays: the kernels' arrays by name, over all envs.
+      shards: what runs them.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Pipeline:
         self._step = (
             self._kernels.step_parallel if plan.threads_per_shard > 1 else self._kernels.step_serial
         )
-        self._shards = Shards(plan.shards, plan.threads_per_shard)
+        self.shards = Shards(plan.shards, plan.threads_per_shard)
         self._tickets: list[Ticket | None] = [None] * len(self.groups)
         model = built.robot.model
         self._qvel_columns = slice(1 + model.nq, 1 + model.nq + model.nv)
@@ -117,6 +118,14 @@ class Pipeline:
         self._views = [self._make_views(envs) for envs in self.groups]
 
     # -- stepping -------------------------------------------------------------------------------
+
+    def compile(self) -> None:
+        """Compile the kernels, or load them from the disk cache, so that no step has to."""
+        for kernel in (self._kernels.apply_action, self._step):
+            kernel(0, 0, self.num_envs, *self._ordered)
+        nobody = np.zeros(0, np.int32)
+        for kernel in (self._kernels.sample_resets, self._kernels.observe_resets):
+            kernel(nobody, *self._ordered)
 
     def reset(self, *, random_start: bool | None = None) -> None:
         """Begin a new episode in every env, at a random age where `random_start` says so.
@@ -159,7 +168,7 @@ class Pipeline:
             )
         with self.timers.span("kernel", busy="kernel", group=group):
             self.arrays["policy_action_in"][envs] = action
-            self._run(self._kernels.apply_action, envs, MIN_LIGHT_BLOCKS_PER_SHARD)
+            self._run(self._kernels.apply_action, envs, light=True)
         with self.timers.span("physics", group=group):
             self._tickets[group] = self.physics.submit(group, self.arrays["ctrl_out"][envs])
 
@@ -194,9 +203,9 @@ class Pipeline:
             self._push(envs, done)
         return Transitions(**self._views[group], done_ids=done_ids, bad_action_ids=bad_action_ids)
 
-    def _run(self, kernel: Any, envs: slice, min_blocks: int = MIN_BLOCKS_PER_SHARD) -> None:
+    def _run(self, kernel: Any, envs: slice, *, light: bool = False) -> None:
         first, last = envs.start // ENVS_PER_BLOCK, -(-envs.stop // ENVS_PER_BLOCK)
-        self._shards.run(kernel, first, last, self.num_envs, self._ordered, min_blocks=min_blocks)
+        self.shards.run(kernel, first, last, self.num_envs, self._ordered, light=light)
 
     def _begin_episodes(self, env_ids: I32) -> None:
         """Phases B and C: new states, their sensors, and the first observation of each."""
@@ -304,7 +313,7 @@ class Pipeline:
 
     def close(self) -> None:
         """Release all threads."""
-        self._shards.close()
+        self.shards.close()
         self.physics.close()
 
     def _make_arrays(self, seed: int, rank: int) -> dict[str, Any]:

@@ -11,8 +11,7 @@ import numba
 from unilab.errors import ShardError
 from unilab.runtime.threads import ENVS_PER_BLOCK, MIN_BLOCKS_PER_SHARD
 
-# As MIN_BLOCKS_PER_SHARD, for the action map, which takes 3 us a block.
-MIN_LIGHT_BLOCKS_PER_SHARD = 32
+LIGHT = 8  # a light kernel, such as the action map at 3 us a block, needs this many times more
 
 
 class Shards:
@@ -24,11 +23,15 @@ class Shards:
     Args:
       count: W.
       threads_per_shard: Numba threads that each worker may use inside a parallel kernel.
+      min_blocks: a shard gets at least this many blocks; fewer do not pay for handing over.
     """
 
-    def __init__(self, count: int, threads_per_shard: int = 1) -> None:
+    def __init__(
+        self, count: int, threads_per_shard: int = 1, *, min_blocks: int = MIN_BLOCKS_PER_SHARD
+    ) -> None:
         self.count = count
         self.threads_per_shard = threads_per_shard
+        self.min_blocks = min_blocks
         self._pool = ThreadPoolExecutor(count - 1, "unilab-shard") if count > 1 else None
 
     def run(
@@ -39,7 +42,7 @@ class Shards:
         num_envs: int,
         arrays: tuple[Any, ...],
         *,
-        min_blocks: int = MIN_BLOCKS_PER_SHARD,
+        light: bool = False,
     ) -> None:
         """Run ``kernel(first_block, last_block, num_envs, *arrays)`` over blocks [first, last).
 
@@ -48,13 +51,14 @@ class Shards:
           first, last: range of blocks.
           num_envs: N; the last block may be part of one.
           arrays: passed on.
-          min_blocks: a shard gets at least this many blocks; fewer do not pay for handing over.
+          light: the kernel does little for each env.
 
         Raises:
           ShardError: a shard raised; carries its range of envs. All shards are finished by then.
         """
         blocks = last - first
-        count = max(1, min(self.count, blocks // min_blocks)) if self._pool is not None else 1
+        least = self.min_blocks * (LIGHT if light else 1)
+        count = max(1, min(self.count, blocks // least)) if self._pool is not None else 1
         cuts = [first + blocks * k // count for k in range(count + 1)]
         futures: list[Future[None]] = []
         if self._pool is not None:

@@ -109,10 +109,9 @@ def make_plan(runtime: RuntimeConfig, num_envs: int, *, cpus: int | None = None)
     if overlap == "auto":  # it takes two groups to overlap
         can = blocks > 1 if runtime.groups == "auto" else runtime.groups > 1
         overlap = can and cpus > SMALL_MACHINE_CPUS
-    groups = runtime.groups
-    if groups == "auto":
-        groups = min(2, blocks) if overlap else 1
-    elif groups > blocks:
+    auto_groups = min(2, blocks) if overlap else 1
+    groups = auto_groups if runtime.groups == "auto" else runtime.groups
+    if groups > blocks:
         raise ConfigError(
             f"runtime.groups={groups} needs at least {groups} blocks of {ENVS_PER_BLOCK} envs, and "
             f"physics.num_envs={num_envs} gives {blocks}; lower runtime.groups to {blocks} or "

@@ -1,0 +1,381 @@
+"""Writes the body of a term into the kernel, its arguments replaced by what they stand for.
+
+A row argument becomes direct reads of the array behind it (``joint_pos[j]`` turns into
+``scratch[7 + j]``) and ``len(row)`` its number. So the compiled loops have known lengths, no view
+is made, and Numba compiles one plain function instead of merging dozens.
+
+A term that returns from inside a loop, or uses a construct not known here, is not written out: the
+kernel then calls it as a function.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .terms import TermError
+
+
+class NotInlinableError(Exception):
+    """The function must be called rather than written out."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """An argument that is a number.
+
+    Attributes:
+      text: the expression that reads it.
+      lazy: evaluate it where it is used, rather than once before.
+    """
+
+    text: str
+    lazy: bool = False
+
+    def load(self) -> ast.expr:
+        """Return the expression."""
+        return _expression(self.text)
+
+
+@dataclass(frozen=True)
+class Row:
+    """An argument that is a row of numbers inside a larger array.
+
+    Attributes:
+      array: name of the array.
+      index: text of the index of the row in a 2-D array; "" where the array is 1-D.
+      start: where the row starts in the last axis.
+      size: its length.
+      whole: it is the whole last axis.
+    """
+
+    array: str
+    index: str
+    start: int
+    size: int
+    whole: bool = False
+
+    def load(self) -> ast.expr:
+        """Return an expression for a view of the row."""
+        end = ":" if self.whole else f"{self.start}:{self.start + self.size}"
+        return _expression(f"{self.array}[{self.index + ', ' if self.index else ''}{end}]")
+
+    def item(self, position: ast.expr, context: ast.expr_context) -> ast.expr:
+        """Return an expression for one number of the row."""
+        if self.start == 0:
+            place = position
+        elif isinstance(position, ast.Constant):
+            place = ast.Constant(self.start + position.value)  # type: ignore[operator]
+        else:
+            place = ast.BinOp(ast.Constant(self.start), ast.Add(), position)
+        if self.index:
+            place = ast.Tuple([_expression(self.index), place], ast.Load())
+        return ast.Subscript(ast.Name(self.array, ast.Load()), place, context)
+
+
+Binding = Scalar | Row
+
+_LOOPS = (ast.For, ast.While)
+_REFUSED = (
+    ast.FunctionDef,
+    ast.Lambda,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+    ast.Try,
+    ast.With,
+    ast.Yield,
+    ast.Global,
+    ast.Nonlocal,
+    ast.Starred,
+    ast.Delete,
+    ast.NamedExpr,
+)
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A function taken apart.
+
+    Attributes:
+      definition: its syntax tree.
+      constants: global numbers that it uses -> expression.
+      helpers: global functions that it calls.
+    """
+
+    definition: ast.FunctionDef
+    constants: Mapping[str, str]
+    helpers: Mapping[str, Parsed]
+
+
+def inline(
+    function: Parsed,
+    arguments: Mapping[str, Binding],
+    *,
+    prefix: str,
+    result: str = "",
+    convert: str = "",
+) -> list[str]:
+    """Return the statements of a function, for these arguments.
+
+    Args:
+      function: the function.
+      arguments: what each argument stands for.
+      prefix: put before the names of its local variables.
+      result: variable that gets the returned value; "" drops it.
+      convert: function applied to the returned value ("f32").
+
+    Raises:
+      NotInlinableError: the kernel must call the function.
+      TermError: a constant index is beyond the end of a row.
+    """
+    definition = function.definition
+    body = [copy.deepcopy(s) for s in definition.body if not _is_docstring(s)]
+    for node in ast.walk(ast.Module(body=body, type_ignores=[])):
+        if isinstance(node, _REFUSED):
+            raise NotInlinableError(definition.name)
+        if isinstance(node, _LOOPS) and (_returns([node]) or node.orelse):
+            raise NotInlinableError(definition.name)
+    if result and not _gives_value(body):
+        if convert != "bool":
+            raise TermError(f"'{definition.name}' must return a number on every path")
+        body.append(ast.Return(ast.Constant(False)))
+    binder = _Bind(function, arguments, prefix)
+    statements = binder.statements(_structured(body, result, convert))
+    module = ast.Module(body=[*binder.preamble, *statements], type_ignores=[])
+    return ast.unparse(ast.fix_missing_locations(module)).split("\n")
+
+
+class _Bind(ast.NodeTransformer):
+    """Replaces the names of one function: arguments by their bindings, locals by prefixed names."""
+
+    def __init__(self, function: Parsed, arguments: Mapping[str, Binding], prefix: str) -> None:
+        self.name, self.prefix = function.definition.name, prefix
+        self.constants, self.helpers = function.constants, function.helpers
+        self.rows = {n: b for n, b in arguments.items() if isinstance(b, Row)}
+        self.scalars = {n: b for n, b in arguments.items() if isinstance(b, Scalar)}
+        stored = {
+            node.id
+            for node in ast.walk(function.definition)
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+        }
+        if stored & set(self.rows):
+            raise NotInlinableError(self.name)
+        self.locals = set(stored)
+        self.counters = _counters(function.definition)
+        self.preamble: list[ast.stmt] = []
+        for name, scalar in self.scalars.items():
+            value = scalar.load()
+            if name in stored or not (scalar.lazy or isinstance(value, ast.Name | ast.Constant)):
+                self.preamble.append(ast.Assign([_kept(f"{prefix}__{name}", ast.Store())], value))
+                self.locals.add(name)
+
+    def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Transform a list of statements; a call of a helper with rows becomes its statements."""
+        done: list[ast.stmt] = []
+        for statement in body:
+            written_out = self._helper(statement)
+            done += written_out if written_out else [self.visit(statement)]
+        return done or [ast.Pass()]
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        orelse = self.statements(node.orelse) if node.orelse else []
+        return ast.If(self.visit(node.test), self.statements(node.body), orelse)
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        target, iterator = self.visit(node.target), self.visit(node.iter)
+        return ast.For(target, iterator, self.statements(node.body), [])
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        return ast.While(self.visit(node.test), self.statements(node.body), [])
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return float32_literal(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if getattr(node, "kept", False):
+            return node
+        if node.id in self.locals:
+            return ast.Name(f"{self.prefix}__{node.id}", node.ctx)
+        if node.id in self.scalars:
+            return self.scalars[node.id].load()
+        if node.id in self.rows:
+            return self.rows[node.id].load()
+        if node.id in self.constants:
+            return _expression(self.constants[node.id])
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if isinstance(node.func, ast.Name) and node.func.id == "len" and len(node.args) == 1:
+            row = self._row(node.args[0])
+            if row is not None:
+                return ast.Constant(row.size)
+        call = self.generic_visit(node)
+        assert isinstance(call, ast.Call)
+        if isinstance(call.func, ast.Name) and call.func.id in self.helpers:
+            # Numba would compile the helper once more for each literal integer.
+            call.args = [_plain_integer(argument) for argument in call.args]
+        return call
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        row = self._row(node.value)
+        if row is None or isinstance(node.slice, ast.Slice | ast.Tuple):
+            return self.generic_visit(node)
+        position = node.slice
+        if isinstance(position, ast.UnaryOp) and isinstance(position.operand, ast.Constant):
+            position = ast.Constant(ast.literal_eval(position))
+        if isinstance(position, ast.Constant) and isinstance(position.value, int):
+            return row.item(self._checked(node, position.value, row), node.ctx)
+        if row.whole or self._never_negative(position):
+            return row.item(self.visit(position), node.ctx)
+        return ast.Subscript(row.load(), self.visit(position), node.ctx)
+
+    def _row(self, node: ast.expr) -> Row | None:
+        return self.rows.get(node.id) if isinstance(node, ast.Name) else None
+
+    def _checked(self, node: ast.Subscript, position: int, row: Row) -> ast.Constant:
+        if not -row.size <= position < row.size:
+            raise TermError(
+                f"'{self.name}' reads {ast.unparse(node)}, but '{ast.unparse(node.value)}' has "
+                f"{row.size} number(s); valid: 0 to {row.size - 1}"
+            )
+        return ast.Constant(position % row.size)
+
+    def _never_negative(self, node: ast.expr) -> bool:
+        """Say whether an index counts from the front: made of loop counters and + * // %."""
+        if isinstance(node, ast.Constant):
+            return isinstance(node.value, int) and node.value >= 0
+        if isinstance(node, ast.Name):
+            return node.id in self.counters
+        if isinstance(node, ast.BinOp) and isinstance(
+            node.op, ast.Add | ast.Mult | ast.FloorDiv | ast.Mod
+        ):
+            return self._never_negative(node.left) and self._never_negative(node.right)
+        return False
+
+    def _helper(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Write out a statement ``helper(row, ...)`` or ``x = helper(row, ...)``."""
+        result = ""
+        if isinstance(statement, ast.Expr):
+            call: ast.AST = statement.value
+        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            call = statement.value
+            result = self.visit(statement.targets[0]).id
+        else:
+            return []
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.keywords:
+            return []
+        helper = self.helpers.get(call.func.id)
+        if helper is None or not any(self._row(a) for a in call.args):
+            return []
+        names = [a.arg for a in helper.definition.args.args]
+        if len(names) != len(call.args):
+            return []
+        given: dict[str, Binding] = {}
+        for name, argument in zip(names, call.args, strict=True):
+            row = self._row(argument)
+            given[name] = row if row else Scalar(ast.unparse(self.visit(argument)))
+        prefix = f"{self.prefix}__{call.func.id}"
+        try:
+            lines = inline(helper, given, prefix=prefix, result=result)
+        except NotInlinableError:
+            return []
+        return ast.parse("\n".join(lines)).body
+
+
+def float32_literal(node: ast.Constant) -> ast.expr:
+    """Wrap a float literal in ``f32(...)``: a bare 0.5 would promote the arithmetic to float64."""
+    if isinstance(node.value, float):
+        return ast.Call(ast.Name("f32", ast.Load()), [node], [])
+    return node
+
+
+def _plain_integer(node: ast.expr) -> ast.expr:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return ast.Call(ast.Name("i64", ast.Load()), [node], [])
+    return node
+
+
+def _structured(body: list[ast.stmt], result: str, convert: str) -> list[ast.stmt]:
+    """Turn ``return x`` into an assignment, and what follows an early one into an else."""
+    done: list[ast.stmt] = []
+    for position, statement in enumerate(body):
+        if isinstance(statement, ast.Return):
+            if result and statement.value is not None:
+                value = statement.value
+                if convert and not (convert == "f32" and isinstance(value, ast.Constant)):
+                    value = ast.Call(_kept(convert, ast.Load()), [value], [])
+                done.append(ast.Assign([_kept(result, ast.Store())], value))
+            return done
+        if isinstance(statement, ast.If) and _returns([statement]):
+            rest = body[position + 1 :]
+            branches = []
+            for branch in (statement.body, statement.orelse):
+                tail = [] if _always_returns(branch) else copy.deepcopy(rest)
+                branches.append(_structured([*branch, *tail], result, convert))
+            done.append(ast.If(statement.test, branches[0] or [ast.Pass()], branches[1]))
+            return done
+        done.append(statement)
+    return done
+
+
+def _returns(body: list[ast.stmt]) -> bool:
+    tree = ast.Module(body=list(body), type_ignores=[])
+    return any(isinstance(node, ast.Return) for node in ast.walk(tree))
+
+
+def _always_returns(body: list[ast.stmt]) -> bool:
+    if not body:
+        return False
+    last = body[-1]
+    if isinstance(last, ast.If):
+        return _always_returns(last.body) and _always_returns(last.orelse)
+    return isinstance(last, ast.Return)
+
+
+def _gives_value(body: list[ast.stmt]) -> bool:
+    tree = ast.Module(body=list(body), type_ignores=[])
+    nothing = any(isinstance(n, ast.Return) and n.value is None for n in ast.walk(tree))
+    return _always_returns(body) and not nothing
+
+
+def _counters(definition: ast.FunctionDef) -> set[str]:
+    """Return the names that are only ever set by ``for name in range(...)``, from 0 or more."""
+    stored: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            stored[node.id] += 1
+        if (
+            isinstance(node, ast.For)
+            and isinstance(node.target, ast.Name)
+            and isinstance(node.iter, ast.Call)
+            and ast.unparse(node.iter.func) == "range"
+            and len(node.iter.args) < 3
+            and (len(node.iter.args) == 1 or _is_natural(node.iter.args[0]))
+        ):
+            counted[node.target.id] += 1
+    return {name for name, count in counted.items() if stored[name] == count}
+
+
+def _is_natural(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value >= 0
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _kept(name: str, context: ast.expr_context) -> ast.Name:
+    """A name of the kernel itself, not to be taken for a local of the function."""
+    node = ast.Name(name, context)
+    node.kept = True  # type: ignore[attr-defined]
+    return node
+
+
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body

@@ -1,0 +1,201 @@
+"""A run that was killed and resumed is, bit for bit, the run that was not."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.runners.support import (
+    TINY,
+    Process,
+    assert_same_run,
+    cli,
+    files,
+    last_checkpoint,
+    metrics,
+    only_run,
+    train,
+)
+from unilab.runs import list_checkpoints
+
+# Blocked in a process that must do without network and online loggers.
+OFFLINE = """
+import socket, sys
+def refuse(*arguments, **options):
+    raise OSError("no network in this test")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+for name in ("wandb", "mlflow", "swanlab", "neptune", "comet_ml"):
+    sys.modules[name] = None
+from unilab.cli import main
+main()
+"""
+
+
+def resume(cwd: Path, *overrides: str) -> None:
+    outcome = cli("train", "--resume", "latest", *overrides, cwd=cwd)
+    assert outcome.code == 0, outcome
+
+
+def kill_after(cwd: Path, iteration: int, wait_s: float, *arguments: str) -> None:
+    """Start a command, and kill -9 it some time after it has written an iteration down."""
+    process = Process(*arguments, cwd=cwd)
+    process.wait_for_iteration(iteration)
+    try:
+        process.popen.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        process.popen.send_signal(signal.SIGKILL)
+        process.popen.wait()
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    pair = (tmp_path / "whole", tmp_path / "killed")
+    for folder in pair:
+        folder.mkdir()
+    return pair
+
+
+def test_killed_at_a_random_moment_and_resumed_equals_uninterrupted(folders):
+    whole, killed = folders
+    options = ("train.iterations=60", "checkpoint.every=3")
+    expected = train(whole, *options)
+    wait_s = random.SystemRandom().uniform(0.0, 0.2)
+    kill_after(killed, 8, wait_s, "train", "cartpole", *TINY, *options)
+    run = only_run(killed)
+    assert len(metrics(run)) < 60, "it was killed too late to tell anything"
+    resume(killed)
+    assert_same_run(expected, run)
+    assert [name for name, _ in list_checkpoints(run)] == [54, 57, 60]
+
+
+def test_killed_before_the_first_checkpoint_starts_again_with_the_same_seed(folders):
+    whole, killed = folders
+    options = ("train.iterations=12", "checkpoint.every=12")
+    expected = train(whole, *options)
+    kill_after(killed, 4, 0.0, "train", "cartpole", *TINY, *options)
+    assert list_checkpoints(only_run(killed)) == []
+    resume(killed)
+    assert_same_run(expected, only_run(killed))
+
+
+def test_go1_in_two_parts_equals_go1_in_one(folders):
+    small = ("physics.num_envs=128", "learners.ppo.symmetry=augment", "runtime.groups=2")
+    expected = train(folders[0], *small, "train.iterations=4", task="go1_walk")
+    run = train(folders[1], *small, "train.iterations=2", task="go1_walk")
+    resume(folders[1], "train.iterations=4")
+    assert_same_run(expected, run)
+
+
+def test_logging_every_few_iterations_survives_the_cut(folders):
+    """The log's sums since the last line are part of the state."""
+    options = ("log.every=4", "checkpoint.every=1")
+    expected = train(folders[0], *options, "train.iterations=12")
+    process = Process("train", "cartpole", *TINY, *options, "train.iterations=12", cwd=folders[1])
+    process.wait_for_iteration(1)  # that is the line of iteration 4
+    process.end(signal.SIGINT)
+    resume(folders[1], "train.iterations=12")
+    assert [line["iteration"] for line in metrics(expected)] == [4, 8, 12]
+    assert_same_run(expected, only_run(folders[1]))
+
+
+def test_counters_file_names_and_curves_go_on(tmp_path):
+    run = train(tmp_path, "train.iterations=3", "checkpoint.every=2", "log.tensorboard=true")
+    before = last_checkpoint(run)
+    assert before["progress"]["iteration"] == 3
+    resume(tmp_path, "train.iterations=7")
+    after = last_checkpoint(run)
+    assert after["progress"]["env_steps"] == before["progress"]["env_steps"] * 7 // 3
+    assert after["progress"]["wall_s"] > before["progress"]["wall_s"]
+    assert after["learner"]["iteration"] == 7
+    lines = metrics(run)
+    assert [line["iteration"] for line in lines] == list(range(1, 8))
+    assert [line["counter/env_steps"] for line in lines] == [48.0 * k for k in range(1, 8)]
+    assert [name for name, _ in list_checkpoints(run)] == [4, 6, 7]
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    assert [e.step for e in events.Scalars("loss/value")] == list(range(1, 8))
+
+
+def test_resume_needs_no_network_and_no_logger_package(tmp_path):
+    run = train(tmp_path, "train.iterations=2")
+    done = subprocess.run(
+        [sys.executable, "-c", OFFLINE, "train", "--resume", "latest", "train.iterations=3"],
+        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert last_checkpoint(run)["progress"]["iteration"] == 3
+
+
+def test_values_changed_at_a_resume_are_said_and_saved(tmp_path):
+    run = train(tmp_path, "train.iterations=2", "log.every=3")  # sums of the log are carried over
+    outcome = cli(
+        "train", "--resume", "-1", "train.iterations=6", "rewards.effort=null",
+        "learners.ppo.gamma=0.9", cwd=tmp_path,
+    )  # fmt: skip
+    assert outcome.code == 0, outcome
+    assert "changed: learners.ppo.gamma: 0.98 -> 0.9" in outcome.out
+    assert "reward/effort" not in metrics(run)[-1]
+    assert "gamma: 0.9\n" in (run / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("seed=8", ("seed", "7", "8")),
+        ("physics.num_envs=9", ("physics.num_envs", "8", "9")),
+        ("observations.actor.cart_state=null", ("observations.actor", "cart_state")),
+        ("learners.ppo.actor_hidden=[8]", ("actor", "shape")),
+        ("train.iterations=2", ("is complete", "train.iterations")),
+        ("task=go1_walk", ("go1_walk", "cartpole")),
+    ],
+)
+def test_what_would_make_another_run_is_refused_and_nothing_is_changed(tmp_path, override, parts):
+    run = train(tmp_path, "train.iterations=2")
+    before = files(run)
+    outcome = cli("train", "--resume", "latest", "train.iterations=4", override, cwd=tmp_path)
+    assert outcome.code == 2, outcome
+    assert outcome.err.startswith("error: ")
+    for part in parts:
+        assert part in outcome.err
+    assert files(run) == before
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_equals_uninterrupted(folders):
+    whole, killed = folders
+    options = ("train.iterations=40", "checkpoint.every=2", "physics.num_envs=256")
+    expected = train(whole, *options)
+    chance = random.SystemRandom()
+    arguments: tuple[str, ...] = ("train", "cartpole", *TINY, *options)
+    for iteration in (6, 14, 20, 27, 33):
+        kill_after(killed, iteration, chance.uniform(0.0, 0.3), *arguments)
+        arguments = ("train", "--resume", "latest")
+    run = only_run(killed)
+    if len(metrics(run)) < 40:
+        resume(killed)
+    assert_same_run(expected, run)
+
+
+@pytest.mark.slow
+def test_thirty_kills_never_leave_an_unreadable_checkpoint(tmp_path):
+    chance = random.SystemRandom()
+    arguments: tuple[str, ...] = (
+        "train", "cartpole", *TINY, "train.iterations=100000", "checkpoint.every=1",
+        "log.tensorboard=false", "learners.ppo.actor_hidden=[512,512]",
+    )  # fmt: skip
+    reached = 0
+    for _ in range(30):
+        kill_after(tmp_path, reached + 2, chance.uniform(0.0, 0.3), *arguments)
+        run = only_run(tmp_path)
+        iteration = last_checkpoint(run)["progress"]["iteration"]
+        assert iteration >= reached
+        reached = iteration
+        arguments = ("train", "--resume", "latest")
+    leftovers = [p.name for p in (run / "checkpoints").iterdir() if p.suffix not in (".pt",)]
+    assert len(leftovers) <= 2, leftovers
