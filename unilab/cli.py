@@ -7,6 +7,7 @@ that the thread limits are set before the libraries that read them are loaded.
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -63,12 +64,23 @@ def main() -> None:
     A ConfigError is printed without a traceback and gives 2, as wrong usage does; Ctrl-C gives 130;
     any other exception shows its full traceback and gives 1. SIGTERM is taken as Ctrl-C.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    _on_interrupt(_leave)  # raised in the midst of an import it would surface as any error
     try:
         app()
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_CONFIG_ERROR)
+
+
+def _on_interrupt(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    """End at once: nothing has been begun."""
+    os.write(2, b"interrupted\n")
+    os._exit(EXIT_INTERRUPTED)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -146,11 +158,13 @@ def train_command(
         _prepare(_load_run(run_dir, overrides))
         from unilab.runners.train import resume as resume_run
 
+        _on_interrupt(_interrupt)
         return resume_run(run_dir, overrides)
     loaded = _load_task(words, "train")
     _prepare(loaded)
     from unilab.runners.train import train
 
+    _on_interrupt(_interrupt)
     return train(loaded, name=name, command=["unilab", *sys.argv[1:]])
 
 
@@ -182,6 +196,7 @@ def eval_command(
     _prepare(loaded)
     from unilab.runners.evaluate import evaluate_run
 
+    _on_interrupt(_interrupt)
     return evaluate_run(run_dir, checkpoint_file, overrides, video)
 
 
@@ -218,6 +233,7 @@ def export_command(
     _prepare(loaded)
     from unilab.runners.export import export_run
 
+    _on_interrupt(_interrupt)
     return export_run(run_dir, checkpoint_file, output)
 
 
@@ -259,6 +275,7 @@ def explain_command(
     _prepare(loaded)
     from unilab.explain import explain
 
+    _on_interrupt(_interrupt)
     print(explain(loaded, kernel))
     return 0
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from unilab_kernels import terms
-from unilab_kernels.spec import ObservationSlice
-
 from unilab.config import LoadedConfig, TermConfig, all_keys
 from unilab.config.base import to_plain
 from unilab.config.layers import leaves
 from unilab.physics.model import format_actuator_table
 from unilab.runtime.threads import make_plan
 from unilab.tasks.base import BuiltTask, build_task
+from unilab_kernels import terms
+from unilab_kernels.spec import ObservationSlice
 
 
 def explain(loaded: LoadedConfig, kernel: bool) -> str:

@@ -72,11 +72,16 @@ class Binder:
     num_scratch: int = 0
     _deriving: list[str] = field(default_factory=list)
 
-    def find(self, stage: str, name: str) -> Term:
-        """Return a term by name, or raise `TermError` with the nearest valid names."""
+    def find(self, stage: str, name: str, where: str) -> Term:
+        """Return a term by name, or raise `TermError` with the nearest valid names.
+
+        `where` is the config place, for the error ("rewards.track_lin_vel").
+        """
         term = registry.find(stage, name)
         if term is None:
-            raise TermError(f"unknown {stage} term '{name}'; {near(name, registry.names(stage))}")
+            raise TermError(
+                f"{where}: unknown {stage} term '{name}'; {near(name, registry.names(stage))}"
+            )
         return term
 
     def size(self, name: str) -> int:

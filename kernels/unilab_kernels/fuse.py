@@ -180,8 +180,8 @@ class _Assembler:
     def _terminations(self) -> list[str]:
         lines = []
         for k, (name, given) in enumerate(self.spec.terminations.items()):
-            term = self.binder.find("termination", name)
             where = f"terminations.{name}"
+            term = self.binder.find("termination", name, where)
             lines += self._call(term, given, where, result=f"ends_{k}", convert="bool")
         flags = " or ".join(f"ends_{k}" for k in range(len(self.spec.terminations))) or "False"
         return [
@@ -196,7 +196,7 @@ class _Assembler:
             where = f"rewards.{name}"
             if "weight" not in given:
                 raise TermError(f"{where}: 'weight' is missing; set {where}.weight")
-            term = self.binder.find("reward", name)
+            term = self.binder.find("reward", name, where)
             lines += self._call(term, given, where, result=f"reward_{k}", convert="f32")
             lines.append(f"total += weights_in[{k}] * reward_{k}")
         dt = self.binder.constant("control_dt").load()
@@ -206,15 +206,15 @@ class _Assembler:
         names = dict.fromkeys(f.update for f in self.carried.values() if f.update is not None)
         lines = []
         for name in names:
-            lines += self._call(
-                self.binder.find("carry", name), {}, f"update of carried fields '{name}'"
-            )
+            where = f"update of carried fields '{name}'"
+            lines += self._call(self.binder.find("carry", name, where), {}, where)
         return lines
 
     def _events(self, stage: str, chosen: Mapping[str, TermParameters], where: str) -> list[str]:
         lines = []
         for name, given in chosen.items():
-            lines += self._call(self.binder.find(stage, name), given, f"{where}.{name}")
+            place = f"{where}.{name}"
+            lines += self._call(self.binder.find(stage, name, place), given, place)
         return lines
 
     def _split_events(self) -> tuple[list[str], list[str], list[str]]:
@@ -234,7 +234,7 @@ class _Assembler:
                 first_intervals += self._call(term, given, where)
             else:
                 valid = [*registry.names("reset"), *registry.names("interval")]
-                raise TermError(f"unknown event term '{name}'; {near(name, valid)}")
+                raise TermError(f"{where}: unknown event term '{name}'; {near(name, valid)}")
         return resets, intervals, first_intervals
 
     def _observations(
@@ -247,7 +247,7 @@ class _Assembler:
         start = 0
         for name, given in chosen.items():
             place = f"{where}.{name}"
-            term = self.binder.find("observation", name)
+            term = self.binder.find("observation", name, place)
             # Binding first: it says which field is missing before a size is asked for.
             self.binder.arguments(term, given, where=place, out=Scalar("-"))
             stop = start + self.binder.out_size(term)

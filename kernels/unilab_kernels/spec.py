@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-ParameterValue = float | bool | list[float]
+ParameterValue = float | bool | list[float] | tuple[float, ...]
 TermParameters = Mapping[str, ParameterValue]
 
 BLOCK = 64  # envs a block: log sums are added per block, shards are cut at block borders

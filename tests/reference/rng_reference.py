@@ -23,7 +23,7 @@ def fold(key: int, value: int) -> int:
 def env_key(seed: int, rank: int, env: int, episode: int, step: int) -> int:
     key = fold(fold(0, seed & MASK), rank)
     for value in (env, episode, step):
-        key = fold(key, value & MASK)
+        key = fold(key, int(value) & MASK)
     return key
 
 

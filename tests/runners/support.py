@@ -55,7 +55,7 @@ def cli(*arguments: str, cwd: Path) -> Outcome:
     """Run the command line in this process, as `unilab` would. Its own failures are raised."""
     out, err = io.StringIO(), io.StringIO()
     environment, argv = dict(os.environ), sys.argv
-    handler = signal.getsignal(signal.SIGTERM)
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
     threads = torch.get_num_threads()
     sys.argv = ["unilab", *arguments]
     try:
@@ -72,7 +72,8 @@ def cli(*arguments: str, cwd: Path) -> Outcome:
         sys.argv = argv
         os.environ.clear()
         os.environ.update(environment)
-        signal.signal(signal.SIGTERM, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         torch.set_num_threads(threads)
     return Outcome(code, out.getvalue(), err.getvalue())
 

@@ -122,26 +122,32 @@ def test_counters_file_names_and_curves_go_on(tmp_path):
     assert [e.step for e in events.Scalars("loss/value")] == list(range(1, 8))
 
 
-def test_resume_needs_no_network_and_no_logger_package(tmp_path):
-    run = train(tmp_path, "train.iterations=2")
+def test_resume_needs_no_network_and_no_logger_package(trained, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", OFFLINE, "train", "--resume", "latest", "train.iterations=3"],
+        [sys.executable, "-c", OFFLINE, "train", "--resume", "latest", "train.iterations=5"],
         cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert last_checkpoint(run)["progress"]["iteration"] == 3
+    assert last_checkpoint(trained)["progress"]["iteration"] == 5
 
 
-def test_values_changed_at_a_resume_are_said_and_saved(tmp_path):
-    run = train(tmp_path, "train.iterations=2", "log.every=3")  # sums of the log are carried over
+def test_values_changed_at_a_resume_are_said_and_saved(trained, tmp_path):
     outcome = cli(
-        "train", "--resume", "-1", "train.iterations=6", "rewards.effort=null",
-        "learners.ppo.gamma=0.9", cwd=tmp_path,
-    )  # fmt: skip
+        "train", "--resume", "-1", "train.iterations=6", "learners.ppo.gamma=0.9", cwd=tmp_path
+    )
     assert outcome.code == 0, outcome
     assert "changed: learners.ppo.gamma: 0.98 -> 0.9" in outcome.out
+    assert "gamma: 0.9\n" in (trained / "config.yaml").read_text()
+    assert last_checkpoint(trained)["progress"]["iteration"] == 6
+
+
+@pytest.mark.slow
+def test_a_reward_term_can_be_taken_out_at_a_resume(tmp_path):
+    run = train(tmp_path, "train.iterations=2", "log.every=3")  # sums of the log are carried over
+    resume(tmp_path, "train.iterations=6", "rewards.effort=null")
+    assert [line["iteration"] for line in metrics(run)] == [2, 3, 6]
+    assert "reward/effort" in metrics(run)[0]
     assert "reward/effort" not in metrics(run)[-1]
-    assert "gamma: 0.9\n" in (run / "config.yaml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -151,19 +157,20 @@ def test_values_changed_at_a_resume_are_said_and_saved(tmp_path):
         ("physics.num_envs=9", ("physics.num_envs", "8", "9")),
         ("observations.actor.cart_state=null", ("observations.actor", "cart_state")),
         ("learners.ppo.actor_hidden=[8]", ("actor", "shape")),
-        ("train.iterations=2", ("is complete", "train.iterations")),
-        ("task=go1_walk", ("go1_walk", "cartpole")),
+        ("train.iterations=4", ("is complete", "train.iterations")),
+        ("task=go1_walk", ("task",)),
     ],
 )
-def test_what_would_make_another_run_is_refused_and_nothing_is_changed(tmp_path, override, parts):
-    run = train(tmp_path, "train.iterations=2")
-    before = files(run)
-    outcome = cli("train", "--resume", "latest", "train.iterations=4", override, cwd=tmp_path)
+def test_what_would_make_another_run_is_refused_and_nothing_is_changed(
+    trained, tmp_path, override, parts
+):
+    before = files(trained)
+    outcome = cli("train", "--resume", "latest", "train.iterations=9", override, cwd=tmp_path)
     assert outcome.code == 2, outcome
     assert outcome.err.startswith("error: ")
     for part in parts:
         assert part in outcome.err
-    assert files(run) == before
+    assert files(trained) == before
 
 
 @pytest.mark.slow

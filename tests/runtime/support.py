@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilab.config import load_config
+from unilab.physics.mujoco_cpu import MujocoCpu
 from unilab.runners.build import make_pipeline
 from unilab.runtime.pipeline import Pipeline, Transitions
 from unilab.runtime.threads import ENVS_PER_BLOCK, ThreadPlan
@@ -70,6 +71,12 @@ def step_all(pipeline: Pipeline, action: NDArray[Any]) -> list[Transitions]:
     return result
 
 
+def rows(pipeline: Pipeline) -> NDArray[np.float64]:
+    """The state that each env's next step starts from, (N, nstate)."""
+    assert isinstance(pipeline.physics, MujocoCpu)
+    return pipeline.physics.rows
+
+
 class Recorder:
     """Keeps a hash of every array of every step: transitions, carried fields, physics, log sums.
 
@@ -103,7 +110,7 @@ class Recorder:
             "log": arrays["log_io"][blocks],
             "state": self.pipeline.physics.state[envs],
             "sensors": self.pipeline.physics.sensors[envs],
-            "rows": self.pipeline.physics.rows[envs],
+            "rows": rows(self.pipeline)[envs],
         }
         for name in ("fields", "step", "start_step", "episode", "return"):
             parts[name] = arrays[f"{name}_io"][envs]

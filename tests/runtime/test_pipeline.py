@@ -182,8 +182,7 @@ def test_a_shard_that_raises_surfaces_in_the_main_thread_with_its_envs() -> None
     with running(built_task("cartpole"), 100) as pipeline:
         pipeline.shards = Failing(2, min_blocks=1)
         with pytest.raises(ShardError, match=r"\[64, 100\).*here") as caught:
-            pipeline.submit(0, np.zeros((100, 1), np.float32))
-            pipeline.finish(0)
+            step_all(pipeline, np.zeros((100, 1), np.float32))
         pipeline.shards.close()
         assert (caught.value.start, caught.value.stop) == (64, 100)
         assert isinstance(caught.value.__cause__, ArithmeticError)
@@ -193,6 +192,5 @@ def test_a_shard_that_raises_surfaces_in_the_main_thread_with_its_envs() -> None
 def test_physics_that_raises_surfaces_in_the_main_thread_with_its_envs(overlap: bool) -> None:
     with running(built_task("cartpole"), 128, plan(groups=2, overlap=overlap)) as pipeline:
         pipeline.arrays["ctrl_out"] = np.zeros((128, 1, 1))  # one substep too few
-        with pytest.raises(PhysicsError, match=r"envs \[64, 128\)"):
-            pipeline.submit(1, np.zeros((64, 1), np.float32))
-            pipeline.finish(1)
+        with pytest.raises(PhysicsError, match=r"envs \[0, 64\)"):
+            step_all(pipeline, np.zeros((128, 1), np.float32))

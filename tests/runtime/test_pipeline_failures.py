@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -27,7 +28,7 @@ def wild(tmp_path_factory: pytest.TempPathFactory) -> BuiltTask:
     return built_task("cartpole", f"physics.model={path}")
 
 
-def run(built: BuiltTask, steps: int, action: NDArray[np.float32]) -> list[dict[str, object]]:
+def run(built: BuiltTask, steps: int, action: NDArray[np.float32]) -> list[dict[str, Any]]:
     """Step 4 envs from the same start; return copies of what each step gave."""
     with running(built, 4) as pipeline:
         result = []
@@ -53,14 +54,14 @@ def test_an_unstable_env_is_terminated_and_the_others_do_not_notice(
     loud = run(wild, 5, np.array([[0], [0], [1], [0]], np.float32))
     others = [0, 1, 3]
     for one, other in zip(loud, quiet, strict=True):
-        assert one["terminated"].tolist() == [0, 0, 1, 0]  # type: ignore[attr-defined]
-        assert not one["truncated"].any()  # type: ignore[attr-defined]
-        assert one["reward"][2] == 0.0  # type: ignore[index]
+        assert one["terminated"].tolist() == [0, 0, 1, 0]
+        assert not one["truncated"].any()
+        assert one["reward"][2] == 0.0
         assert one["failure/unstable"] == 1
         assert "failure/unstable" not in other
         for name in ("obs", "critic_obs", "reward", "action"):
-            np.testing.assert_array_equal(one[name][others], other[name][others])  # type: ignore[index]
-            assert np.isfinite(one[name]).all()  # type: ignore[call-overload]
+            np.testing.assert_array_equal(one[name][others], other[name][others])
+            assert np.isfinite(one[name]).all()
     assert not (tmp_path / "MUJOCO_LOG.TXT").exists()
     assert capfd.readouterr() == ("", "")
 

@@ -72,7 +72,7 @@ def test_an_error_surfaces_with_its_envs_when_all_other_shards_are_finished(bad_
         finished.append(first)
 
     shards = Shards(4, min_blocks=1)
-    with pytest.raises(ShardError, match="ZeroDivisionError.*in the kernel") as caught:
+    with pytest.raises(ShardError, match=r"ZeroDivisionError.*in the kernel") as caught:
         shards.run(kernel, 0, 4, 250, ())
     assert sorted(finished) == [block for block in range(4) if block != bad_block]
     assert caught.value.start == 64 * bad_block

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.runtime.support import built_task, running, step_all, waves
+from tests.runtime.support import built_task, rows, running, step_all, waves
 from unilab.runtime.pipeline import Pipeline, Transitions
 
 NUM_ENVS = 96
@@ -53,16 +53,17 @@ def check_final_is_what_would_have_been_seen(ending: Episode, endless: Episode) 
     assert (endless.ended_at < 0).all()
     envs = np.flatnonzero(ending.ended_at >= 0)
     for env in envs:
-        t = ending.ended_at[env]
+        t = int(ending.ended_at[env])
         for name in NAMES:
             expected = endless.obs[t][name][env]
             np.testing.assert_array_equal(ending.final[name][env], expected)
             assert (ending.obs[t][name][env] != expected).any()  # it shows the new episode
-    for env in range(NUM_ENVS):  # until then, ends of other envs have not touched this one
-        until = ending.ended_at[env] if ending.ended_at[env] >= 0 else len(ending.obs)
-        for t in range(until):
+    for other in range(NUM_ENVS):  # until then, ends of other envs have not touched this one
+        ended = int(ending.ended_at[other])
+        for t in range(ended if ended >= 0 else len(ending.obs)):
             for name in NAMES:
-                np.testing.assert_array_equal(ending.obs[t][name][env], endless.obs[t][name][env])
+                expected = endless.obs[t][name][other]
+                np.testing.assert_array_equal(ending.obs[t][name][other], expected)
     return len(envs)
 
 
@@ -177,7 +178,7 @@ def test_every_reset_and_every_env_draws_another_state() -> None:
         starts = []
         for _ in range(20):
             step_all(pipeline, zeros(pipeline))
-            starts.append(pipeline.physics.rows[:, 1:3].copy())  # type: ignore[attr-defined]
+            starts.append(rows(pipeline)[:, 1:3].copy())
     assert len(np.unique(np.concatenate(starts), axis=0)) == 8 * 20
 
 
@@ -189,10 +190,8 @@ def test_the_first_observation_of_an_episode_shows_its_own_state() -> None:
         layout = {part.name: part for part in pipeline.built.kernel.critic_layout}
         height = step.critic_obs[:, layout["base_height"].start]
         np.testing.assert_array_equal(height, pipeline.qpos()[:, 2].astype(np.float32))
-        np.testing.assert_array_equal(
-            pipeline.qpos(),
-            pipeline.physics.rows[:, 1 : 1 + pipeline.built.robot.model.nq],  # type: ignore[attr-defined]
-        )
+        nq = pipeline.built.robot.model.nq
+        np.testing.assert_array_equal(pipeline.qpos(), rows(pipeline)[:, 1 : 1 + nq])
 
 
 def test_views_of_a_transition_are_rewritten_by_the_next_finish() -> None:

@@ -27,7 +27,8 @@ class StateView:
     Attributes:
       state: (Ng, T, nstate) rows after each substep: time, qpos, qvel, act, ...
       sensors: (Ng, T, S) sensor rows of each substep.
-      failures: (Ng,) u8, 0 or a failure code.
+      failures: (Ng,) u8, 0 or a failure code. An env that failed is to be written anew before its
+        next step.
     """
 
     state: F64
@@ -69,7 +70,10 @@ class Physics(Protocol):
         """Set rows (n, nq) and (n, nv). With qpos given, everything else is as in a new episode."""
 
     def reset_sensors(self, env_ids: I32, ctrl: F64) -> None:
-        """Fill the state and sensor rows of envs just written, without stepping them."""
+        """Fill the state and sensor rows of envs just written, without stepping them.
+
+        Never waits for a step of another group. ctrl (n, 1, A) f64, contiguous.
+        """
 
     def snapshot(self) -> Mapping[str, Any]:
         """Return all that a restart needs, as arrays."""

@@ -566,14 +566,19 @@ def _restrict_collisions(spec: Any, base: Any, patterns: Sequence[str], file: Pa
 
 
 def _set_contact_model(spec: Any, contact: ContactModel, file: Path) -> None:
-    cones = {"pyramidal": mujoco.mjtCone.mjCONE_PYRAMIDAL, "elliptic": mujoco.mjtCone.mjCONE_ELLIPTIC}
+    cones = {
+        "pyramidal": mujoco.mjtCone.mjCONE_PYRAMIDAL,
+        "elliptic": mujoco.mjtCone.mjCONE_ELLIPTIC,
+    }
     spec.option.cone = cones[contact.cone]
     spec.option.impratio = contact.impratio
     names = [geom.name for geom in spec.geoms if geom.name]
     for pattern, condim in contact.condim.items():
         matching = [geom for geom in spec.geoms if fnmatchcase(geom.name, pattern)]
         if not matching:
-            raise ConfigError(f"{file}: contact geom '{pattern}' matches no geom; {nearest(pattern, names)}")
+            raise ConfigError(
+                f"{file}: contact geom '{pattern}' matches no geom; {nearest(pattern, names)}"
+            )
         for geom in matching:
             geom.condim = condim
 

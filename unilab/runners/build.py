@@ -7,7 +7,6 @@ from itertools import pairwise
 import numpy as np
 import psutil
 import torch
-from unilab_kernels.spec import ObservationSlice
 
 from unilab.config import RunConfig
 from unilab.errors import ConfigError
@@ -18,6 +17,7 @@ from unilab.runtime.pipeline import Pipeline, cut_groups
 from unilab.runtime.threads import ThreadPlan
 from unilab.runtime.timers import Timers
 from unilab.tasks.base import BuiltTask
+from unilab_kernels.spec import ObservationSlice
 
 
 def make_pipeline(

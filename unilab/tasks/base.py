@@ -214,7 +214,7 @@ def sensor_field(robot: Robot, name: str, *, scalar: bool = False) -> StateField
     return StateField(columns, source="sensor", reduce=where.reduce, scalar=scalar)
 
 
-def joint_constants(robot: Robot, *, soft_fraction: float = 0.9) -> dict[str, NDArray[np.floating]]:
+def joint_constants(robot: Robot, *, soft_fraction: float = 0.9) -> dict[str, F64]:
     """Constants of the actuated joints: default_joint_pos, soft_lower, soft_upper, indices, gains.
 
     Args:
@@ -255,7 +255,8 @@ def _import_file(path: Path) -> ModuleType:
         raise ConfigError(f"task file '{path}' does not exist")
     name = f"_unilab_task_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

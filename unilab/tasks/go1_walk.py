@@ -61,7 +61,7 @@ def describe(robot: Robot) -> TaskModel:
 
 
 def _mirrors(robot: Robot) -> dict[str, Mirror]:
-    """Reflection in the vertical plane along x: y, roll and yaw change sign, left and right swap."""
+    """Reflection in the plane y = 0: y, roll and yaw change sign, left and right swap."""
     names = list(robot.joint_names)
     swap = {"FR": "FL", "FL": "FR", "RR": "RL", "RL": "RR"}
     perm = np.array([names.index(swap[n[:2]] + n[2:]) for n in names])

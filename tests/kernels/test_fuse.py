@@ -1,0 +1,466 @@
+"""Assembling: what is refused and how, what recompiles and what does not, users' own terms."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import numpy as np
+import pytest
+
+from tests.kernels.conftest import SMALL
+from tests.kernels.support import chosen, import_terms, make_spec, random_arrays, step
+from unilab_kernels import terms
+from unilab_kernels.fuse import ARRAYS, assemble
+from unilab_kernels.spec import CarriedField, StateField
+from unilab_kernels.terms import TermError
+
+
+@pytest.fixture(autouse=True)
+def forget_terms():
+    """Terms that a test registers are gone after it."""
+    known = dict(terms._REGISTRY)
+    yield
+    terms._REGISTRY.clear()
+    terms._REGISTRY.update(known)
+
+
+def refused(words: list[str], **changes) -> None:
+    with pytest.raises(TermError) as error:
+        assemble(make_spec(**changes))
+    for word in words:
+        assert word in str(error.value), str(error.value)
+
+
+# -- a user's mistakes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"rewards": {"track_lin_vell": {"weight": 1.0}}},
+            ["rewards.track_lin_vell: ", "'track_lin_vel'"],
+        ),
+        ({"terminations": {"tiltd": {}}}, ["terminations.tiltd: ", "'tilted'?"]),
+        ({"actor": {"gravty": {}}}, ["observations.actor.gravty: ", "'gravity'?"]),
+        ({"commands": {"zzz": {}}}, ["commands.zzz: ", "valid:", "velocity"]),
+        ({"events": {"pushh": {}}}, ["events.pushh: ", "'push'?"]),
+        ({"carried_fields": {"x": CarriedField(1, update="track_air")}}, ["'track_air_time'?"]),
+    ],
+)
+def test_an_unknown_term_names_the_nearest(changes, words):
+    refused(["unknown", *words], **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"rewards": {"track_lin_vel": {"weight": 1.0}}},
+            ["rewards.track_lin_vel", "'std'", "rewards.track_lin_vel.std=", "base_pos", "kp"],
+        ),
+        (
+            {"rewards": {"track_lin_vel": {"weight": 1.0, "sdt": 2.0, "std": 1.0}}},
+            ["rewards.track_lin_vel", "no parameter 'sdt'", "'std'?"],
+        ),
+        ({"rewards": {"alive": {}}}, ["rewards.alive", "'weight' is missing"]),
+        ({"rewards": {"alive": {"weight": 1.0, "noise": 1.0}}}, ["no parameter 'noise'", "weight"]),
+        ({"actor": {"gravity": {"noize": 1.0}}}, ["observations.actor.gravity", "'noise'?"]),
+        ({"actor": {}}, ["observations.actor", "at least one term"]),
+        ({"critic": {}}, ["observations.critic", "at least one term"]),
+        ({"events": {"push": {"min_s": 1.0}}}, ["events.push", "events.push.max_s="]),
+        (
+            {"commands": chosen("command"), "carried_fields": {}},
+            ["commands.velocity", "'command_io'", "'<carried field>_io'"],
+        ),
+    ],
+)
+def test_a_wrong_parameter_says_where_and_what_is_valid(changes, words):
+    refused(words, **changes)
+
+
+def test_a_field_that_the_task_lacks_is_named_with_all_that_there_is():
+    fields = dict(make_spec().state_fields)
+    del fields["base_quat"]
+    refused(
+        [
+            "observations.actor.gravity",
+            "'projected_gravity'",
+            "'base_quat'",
+            "joint_pos",
+            "command",
+        ],
+        state_fields=fields,
+    )
+    del fields["joint_pos"]
+    refused(["'joint_pos'"], state_fields=fields, actor={"joint_pos_rel": {}})
+
+
+def test_a_parameter_cannot_replace_a_field():
+    given = {"weight": 1.0, "std": 1.0, "command": 2.0}
+    refused(["no parameter 'command'", "std, weight"], rewards={"track_lin_vel": given})
+
+
+# -- a user's own terms ---------------------------------------------------------------------------
+
+HEAD = "import math\nfrom unilab_kernels.terms import *\nfrom unilab_kernels.terms import reward, "
+HEAD += "observation, derived, command, termination, interval, carry, reset\n"
+
+
+def test_two_terms_with_one_name_are_refused(folder):
+    text = HEAD + "@reward\ndef mine(action):\n    return action[0]\n"
+    import_terms(folder, "first", text)
+    import_terms(folder, "first", text)  # the same file once more: replaced
+    with pytest.raises(TermError, match=r"'mine' is defined twice.*first\.py:4.*second\.py:4"):
+        import_terms(folder, "second", text)
+    with pytest.raises(TermError, match=r"'alive' is defined twice"):
+        import_terms(folder, "third", HEAD + "@reward\ndef alive():\n    return 2.0\n")
+
+
+def test_two_terms_with_one_name_in_one_file_are_refused(folder):
+    text = HEAD + "@reward\ndef twin():\n    return 1.0\n"
+    with pytest.raises(TermError, match="'twin' is defined twice"):
+        import_terms(folder, "twice", text + "\n@reward\ndef twin():\n    return 2.0\n")
+
+
+def test_one_name_in_two_stages_is_fine(folder):
+    import_terms(
+        folder,
+        "two_stages",
+        HEAD + "@reward\ndef both(cart_pos):\n    x = cart_pos\n    return x\n"
+        "@termination\ndef both(cart_pos):\n    x = cart_pos > 1.0\n    return x\n",
+    )
+    rewards = {"both": {"weight": 1.0}}
+    assert assemble(make_spec(rewards=rewards, terminations={"both": {}})).source
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("TABLE = [1.0, 2.0]\n@reward\ndef bad(cart_pos):\n    return cart_pos * TABLE[0]\n",
+         ["'TABLE'", "list", "constant of the task"]),
+        ("import numpy as np\nTABLE = np.zeros(3)\n@reward\ndef bad():\n    return TABLE[0]\n",
+         ["'TABLE'", "ndarray"]),
+        ("@reward\ndef bad(action):\n    return action[5]\n", ["'bad'", "action[5]", "0 to 4"]),
+        ("@reward\ndef bad(action):\n    return action[-6]\n", ["'bad'", "action[-6]"]),
+        ("@reward\ndef bad(cart_pos):\n    if cart_pos > 0.0:\n        return 1.0\n",
+         ["'bad'", "on every path"]),
+        ("@reward\ndef bad(fresh):\n    return 1.0\n", ["reward term", "'fresh'", "command"]),
+        ("@observation(size=1)\ndef bad(terminated, out):\n    out[0] = 1.0\n",
+         ["observation term", "'terminated'", "reward"]),
+        ("@derived(size=0)\ndef one(two):\n    return two\n@derived(size=0)\ndef two(one):\n"
+         "    return one\n@reward\ndef bad(one):\n    return one\n",
+         ["rewards.bad", "one -> two -> one"]),
+        ("@derived(size=0)\ndef self_made(self_made):\n    return 1.0\n"
+         "@reward\ndef bad(self_made):\n    return self_made\n", ["self_made -> self_made"]),
+    ],
+)  # fmt: skip
+def test_a_term_that_cannot_work_is_refused_by_name(text, words, folder):
+    import_terms(folder, "bad_terms", HEAD + text)
+    if terms.find("observation", "bad"):
+        refused(words, actor={"bad": {}})
+    else:
+        refused(words, rewards={"bad": {"weight": 1.0}})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@observation(size=2)\ndef no_out(cart_pos):\n    return cart_pos\n",
+        "@reward\ndef with_out(cart_pos, out):\n    out[0] = cart_pos\n",
+    ],
+)
+def test_out_and_size_go_together(text, folder):
+    with pytest.raises(TermError, match="'out' and a size go together"):
+        import_terms(folder, "sizes", HEAD + text)
+
+
+def test_helpers_of_one_name_from_two_files_are_refused(folder):
+    import_terms(
+        folder,
+        "left",
+        HEAD + "def helper(x):\n    return x\n@reward\ndef l(cart_pos):\n"
+        "    return helper(cart_pos)\n",
+    )
+    import_terms(
+        folder,
+        "right",
+        HEAD + "def helper(x):\n    return -x\n@reward\ndef r(cart_pos):\n"
+        "    return helper(cart_pos)\n",
+    )
+    both = {"l": {"weight": 1.0}, "r": {"weight": 1.0}}
+    refused(["'helper'", "left.py", "right.py", "rename"], rewards=both)
+
+
+def test_constants_of_one_name_from_two_files_are_refused_where_a_function_needs_them(folder):
+    for name, value in (("low", 1.0), ("high", 2.0)):
+        import_terms(
+            folder, name, HEAD + f"LIMIT = {value}\n@reward\ndef {name}(cart_pos):\n"
+            "    return cart_pos * LIMIT\n",
+        )  # fmt: skip
+    both = {"low": {"weight": 1.0}, "high": {"weight": 1.0}}
+    refused(["'LIMIT'", "rename"], rewards=both)
+
+
+def test_a_function_named_as_a_variable_of_the_kernel_is_refused(folder):
+    import_terms(
+        folder, "taken", HEAD + "def total(x):\n    return x\n@reward\ndef t(cart_pos):\n"
+        "    return total(cart_pos)\n",
+    )  # fmt: skip
+    refused(["'total'", "rename"], rewards={"t": {"weight": 1.0}})
+
+
+OWN = (
+    HEAD
+    + """
+from unilab_kernels.rng import uniform
+
+SCALE = 2.5
+COUNT = 3
+flag = 7.0  # called as a variable of the kernel might be
+
+
+def norm1(row):
+    total = 0.0
+    for j in range(len(row)):
+        total += abs(row[j])
+    return total
+
+
+def first_above(row, limit):
+    for j in range(len(row)):
+        if row[j] > limit:
+            return j
+    return -1
+
+
+@derived(size=0)
+def wobble(joint_vel):
+    size = norm1(joint_vel)
+    return size / len(joint_vel)
+
+
+@derived(size=2)
+def ends(joint_pos, out):
+    out[0] = joint_pos[0]
+    out[1] = joint_pos[-1]
+
+
+@reward
+def own_rows(ends, joint_pos, gains, wobble, std=1.5):
+    middle = joint_pos[1:4]
+    total = norm1(middle) + ends[0] * ends[1]
+    k = len(joint_pos) - 1
+    while k >= 0:
+        total += gains[k] * joint_pos[k - 1]
+        k -= 1
+    return SCALE * total + wobble / std + flag + COUNT
+
+
+@reward
+def own_search(joint_pos, limit):
+    for j in range(len(joint_pos)):
+        if joint_pos[j] > limit:
+            return float(j)
+    return -1.0
+
+
+@reward
+def own_helper_that_returns_from_a_loop(joint_pos, limit):
+    place = first_above(joint_pos, limit)
+    return 10.0 * place
+
+
+@termination
+def own_end(joint_pos, limit):
+    if joint_pos[0] > limit:
+        if joint_pos[1] > limit:
+            return True
+        return joint_pos[2] > limit
+    return False
+
+
+@carry
+def own_memory(memory_io, memory_total, cart_pos):
+    memory_io[0] = 0.5 * memory_io[0] + cart_pos
+    memory_io[1] = memory_total
+
+
+@observation(size="memory")
+def own_seen(memory, key, out):
+    for j in range(len(out)):
+        out[j] = memory[j] + 0.0 * uniform(key, j, 0.0, 1.0)
+
+
+@interval
+def own_kick(push_out, cart_pos, force):
+    if cart_pos > 0.0:
+        push_out[0] += force
+        return True
+"""
+)
+
+
+def own_spec(**parameters):
+    base = make_spec()
+    gains = parameters.get("gains", [0.1, 0.2, 0.3, 0.4, 0.5])
+    limit = parameters.get("limit", 0.2)
+    return make_spec(
+        name="own",
+        actor={"own_seen": {}},
+        critic={"own_seen": {"noise": parameters.get("noise", 0.0)}},
+        rewards={
+            "own_rows": {"weight": parameters.get("weight", 1.0), "gains": gains},
+            "own_search": {"weight": 0.0, "limit": limit},
+            "own_helper_that_returns_from_a_loop": {"weight": 0.0, "limit": limit},
+        },
+        terminations={"own_end": {"limit": limit}},
+        events={"own_kick": {"force": 2.0}},
+        carried_fields={
+            "memory": CarriedField(2, update="own_memory"),
+            "memory_total": CarriedField(1, scalar=True, reset=3.0),
+        },
+        state_fields={**base.state_fields, "extra": StateField((1,))},
+    )
+
+
+def test_a_users_file_of_terms_works_whatever_its_style(folder):
+    """Slices, negative and running indices, early returns, helpers, globals: as in Python."""
+    import_terms(folder, "own_terms", OWN)
+    kernel = assemble(own_spec())
+    module = kernel.load()
+    arrays = random_arrays(kernel, own_spec(), 70, seed=3)
+    fields = arrays["fields_io"].copy()
+    step(module, arrays)
+    spec = own_spec().state_fields
+    q = arrays["state_in"][:, -1, list(spec["joint_pos"].columns)]
+    v = arrays["state_in"][:, -1, list(spec["joint_vel"].columns)]
+    cart = arrays["sensor_in"][:, -1, spec["cart_pos"].columns[0]]
+    gains = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    total = np.abs(q[:, 1:4]).sum(1) + q[:, 0] * q[:, -1] + np.roll(q, 1, axis=1) @ gains
+    rows = 2.5 * total + np.abs(v).sum(1) / 5 / 1.5 + 7.0 + 3
+    np.testing.assert_allclose(arrays["reward_out"], 0.05 * rows, rtol=1e-5, atol=1e-6)
+    above = q > 0.2
+    found = np.where(above.any(1), above.argmax(1), -1)
+    log = dict(zip(kernel.log_names, arrays["log_io"].sum(0).tolist(), strict=True))
+    before = random_arrays(kernel, own_spec(), 70, seed=3)["log_io"].sum(0)
+    start = dict(zip(kernel.log_names, before.tolist(), strict=True))
+    for name, factor in (("own_search", 1.0), ("own_helper_that_returns_from_a_loop", 10.0)):
+        name = f"reward/{name}"
+        np.testing.assert_allclose(log[name] - start[name], factor * found.sum(), rtol=1e-6)
+    np.testing.assert_array_equal(
+        arrays["terminated_out"], above[:, 0] & (above[:, 1] | above[:, 2])
+    )
+    memory = kernel.carried_slices["memory"]
+    before_memory = fields[:, memory]
+    wanted = np.stack(
+        [0.5 * before_memory[:, 0] + cart, fields[:, kernel.carried_slices["memory_total"]][:, 0]],
+        1,
+    )
+    np.testing.assert_allclose(arrays["fields_io"][:, memory], wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(arrays["obs_out"], wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(arrays["pushed_out"], cart > 0)
+    np.testing.assert_array_equal(arrays["push_out"][:, 0], np.where(cart > 0, 2.0, 0.0))
+    assert not arrays["push_out"][:, 1:].any()
+
+
+def test_the_source_holds_every_line_that_runs(folder):
+    import_terms(folder, "own_terms", OWN)
+    source = assemble(own_spec()).source
+    tree = ast.parse(source)
+    imported = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    assert imported <= {"os", "numpy", "math"}
+    froms = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    assert froms == {"numba"}
+    assert "2.5" in source
+    assert "first_above" in source
+
+
+def test_editing_a_helper_or_a_constant_changes_the_cache_key(folder):
+    edits = [
+        ("", ""),
+        ("total += abs(row[j])", "total += 2.0 * abs(row[j])"),
+        ("SCALE = 2.5", "SCALE = 3.5"),
+        ("    return -1\n", "    return -2\n"),
+    ]
+    library = dict(terms._REGISTRY)
+    paths = set()
+    for k, (old, new) in enumerate(edits):
+        terms._REGISTRY.clear()
+        terms._REGISTRY.update(library)
+        import_terms(folder, f"own_terms_{k}", OWN.replace(old, new) if old else OWN)
+        paths.add(assemble(own_spec()).write())
+    assert len(paths) == 4
+    assert all(re.fullmatch(r"own_[0-9a-f]{16}\.py", path.name) for path in paths)
+
+
+# -- numbers are run-time -------------------------------------------------------------------------
+
+
+def test_other_numbers_give_the_same_source_and_the_same_file(folder):
+    import_terms(folder, "own_terms", OWN)
+    base = assemble(own_spec())
+    other = assemble(own_spec(gains=[5, 4, 3, 2, 1], weight=0.0, limit=9.0, noise=0.3))
+    assert other.source == base.source
+    assert other.write() == base.write()
+    assert other.params.tolist() != base.params.tolist()
+    assert other.weights.tolist() != base.weights.tolist()
+    constants = {**make_spec().constants, "control_dt": 0.5}
+    small, changed = assemble(make_spec(**SMALL)), assemble(make_spec(**SMALL, constants=constants))
+    assert small.source == changed.source
+    assert small.constants.tolist() != changed.constants.tolist()
+
+
+def test_weights_and_parameters_act_without_compiling_anew(small):
+    arrays = random_arrays(small.kernel, small.spec, 3, seed=2)
+    step(small.module, arrays)
+    compiled = len(small.module.step_serial.signatures)
+    base = arrays["reward_out"].copy()
+    arrays["weights_in"][0] = 4.0
+    step(small.module, arrays)
+    np.testing.assert_allclose(arrays["reward_out"], 4.0 * base, rtol=1e-6)
+    assert len(small.module.step_serial.signatures) == compiled == 1
+
+
+def test_a_zero_weight_is_still_evaluated_and_logged(small):
+    arrays = random_arrays(small.kernel, small.spec, 5, seed=2)
+    arrays["log_io"][:] = 0.0
+    step(small.module, arrays)
+    assert small.kernel.weights.tolist() == [1.0, 0.0]
+    cart = arrays["sensor_in"][:, -1, small.spec.state_fields["cart_pos"].columns[0]]
+    column = small.kernel.log_names.index("reward/cart_centered")
+    np.testing.assert_allclose(
+        arrays["log_io"][0, column], np.exp(-((cart / 0.5) ** 2)).sum(), rtol=1e-5
+    )
+    np.testing.assert_allclose(arrays["reward_out"], small.spec.constants["control_dt"], rtol=1e-6)
+
+
+def test_parameters_whose_joined_names_are_equal_stay_apart(folder):
+    """Term `a` with parameter `b_c` and term `a_b` with parameter `c`."""
+    import_terms(
+        folder, "joined", HEAD + "@reward\ndef a(b_c):\n    return b_c\n"
+        "@reward\ndef a_b(c):\n    return 100.0 * c\n",
+    )  # fmt: skip
+    spec = make_spec(
+        name="joined", rewards={"a": {"weight": 1.0, "b_c": 2.0}, "a_b": {"weight": 1.0, "c": 3.0}}
+    )
+    kernel = assemble(spec)
+    arrays = random_arrays(kernel, spec, 2)
+    step(kernel.load(), arrays)
+    np.testing.assert_allclose(arrays["reward_out"], 0.05 * 302.0, rtol=1e-6)
+
+
+def test_every_function_takes_the_arrays_in_their_order(small):
+    tree = ast.parse(small.kernel.source)
+    heads = {
+        n.name: [a.arg for a in n.args.args] for n in tree.body if isinstance(n, ast.FunctionDef)
+    }
+    for name, head in (
+        ("apply_action", ["first_block", "last_block", "num_envs"]),
+        ("step_serial", ["first_block", "last_block", "num_envs"]),
+        ("step_parallel", ["first_block", "last_block", "num_envs"]),
+        ("sample_resets", ["env_ids"]),
+        ("observe_resets", ["env_ids"]),
+    ):
+        assert heads[name] == [*head, *ARRAYS]
