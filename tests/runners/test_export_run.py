@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from tests.runners.support import cli, files
-from unilab.config import load_config
 from unilab.runners.build import make_pipeline
 from unilab.runners.restore import restore_policy
 from unilab.runs import find_checkpoint
@@ -112,7 +111,3 @@ def test_a_place_that_cannot_be_written_to_is_refused_in_a_line(trained, tmp_pat
     assert outcome.err.startswith("error: ")
     assert "--output" in outcome.err
     assert files(trained) == before
-
-
-def test_a_velocity_task_states_its_command(tmp_path):
-    assert "velocity" in load_config("go1_walk").config.commands

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from unilab.errors import ConfigError
 from unilab.export import ExportMetadata, ObservationSlice, export_policy, require_export_packages
 from unilab.runners.restore import RestoredPolicy, restore_policy
 
@@ -31,15 +32,22 @@ def export_run(run_dir: Path, checkpoint: Path, output: Path | None) -> int:
     require_export_packages()
     policy = restore_policy(run_dir, checkpoint, [])
     built = policy.built
-    report = export_policy(
-        policy.learner.policy_module().cpu(),
-        obs_dim=built.kernel.num_obs,
-        ctrl_scale=built.ctrl_scale.astype(np.float32),
-        ctrl_offset=built.model.ctrl_offset.astype(np.float32),
-        action_clip=built.config.actions.clip,
-        metadata=describe(policy),
-        path=output or run_dir / EXPORT_FILE,
-    )
+    path = output or run_dir / EXPORT_FILE
+    try:
+        report = export_policy(
+            policy.learner.policy_module().cpu(),
+            obs_dim=built.kernel.num_obs,
+            ctrl_scale=built.ctrl_scale.astype(np.float32),
+            ctrl_offset=built.model.ctrl_offset.astype(np.float32),
+            action_clip=built.config.actions.clip,
+            metadata=describe(policy),
+            path=path,
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"--output: {path} cannot be written: {error.strerror or error}; give a file in a folder "
+            "you may write to, such as --output policy.onnx"
+        ) from error
     print(  # noqa: T201
         f"exported {checkpoint}\n      to {report.path}\n"
         f"checked with onnxruntime: action differs by at most {report.max_error_action:.1e}, "
