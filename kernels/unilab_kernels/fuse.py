@@ -389,6 +389,20 @@ class _Assembler:
         used = set(re.findall(r"\w+", "\n".join(body)))
         return [*(line for line in self.binder.locals() if line.split(" ")[0] in used), *body]
 
+    def _places(self) -> list[str]:
+        """Say, for the reader, which columns the rows of the packed arrays have."""
+        rows: dict[str, list[str]] = {"fields_io": [], "scratch_io": [], "constants_in": []}
+        for name, part in self.slices.items():
+            rows["fields_io"].append(f"{name} {part.start}:{part.stop}")
+        for array, bindings in (
+            ("scratch_io", self.binder.scratch),
+            ("constants_in", self.binder.constants_used),
+        ):
+            for name, place in bindings.items():
+                if isinstance(place, Row):
+                    rows[array].append(f"{name} {place.start}:{place.start + place.size}")
+        return [f"#   {array}: {', '.join(names) or 'none'}" for array, names in rows.items()]
+
     def _module(self, bodies: list[str]) -> str:
         arrays = [
             f"#   {name:21s} {shape:15s} {dtype}  {text}"
@@ -404,7 +418,12 @@ class _Assembler:
             f'"""Kernels of the task \'{self.spec.name}\', generated. Do not edit."""',
             "\n".join(head),
             "\n".join(
-                ["# The arrays (N envs, T substeps, A actions, O and C observations):", *arrays]
+                [
+                    "# The arrays (N envs, T substeps, A actions, O and C observations):",
+                    *arrays,
+                    "# Where rows are in the columns of",
+                    *self._places(),
+                ]
             ),
             *functions,
             *bodies,

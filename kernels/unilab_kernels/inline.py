@@ -145,7 +145,10 @@ def inline(
             raise TermError(f"'{definition.name}' must return a number on every path")
         body.append(ast.Return(ast.Constant(False)))
     binder = _Bind(function, arguments, prefix)
-    statements = binder.statements(_structured(body, result, convert))
+    structured = _structured(body, result, convert)
+    if _num_nodes(structured) > 4 * _num_nodes(body) + 200:  # many returns inside nested branches
+        raise NotInlinableError(definition.name)
+    statements = binder.statements(structured)
     module = ast.Module(body=[*binder.preamble, *statements], type_ignores=[])
     return ast.unparse(ast.fix_missing_locations(module)).split("\n")
 
@@ -195,6 +198,9 @@ class _Bind(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         return float32_literal(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        return float32_constant(node) or self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if getattr(node, "kept", False):
@@ -262,7 +268,11 @@ class _Bind(ast.NodeTransformer):
         result = ""
         if isinstance(statement, ast.Expr):
             call: ast.AST = statement.value
-        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        elif (
+            isinstance(statement, ast.Assign)
+            and len(statement.targets) == 1
+            and isinstance(statement.targets[0], ast.Name)
+        ):
             call = statement.value
             result = self.visit(statement.targets[0]).id
         else:
@@ -292,6 +302,18 @@ def float32_literal(node: ast.Constant) -> ast.expr:
     if isinstance(node.value, float):
         return ast.Call(ast.Name("f32", ast.Load()), [node], [])
     return node
+
+
+def float32_constant(node: ast.Attribute) -> ast.expr | None:
+    """Wrap ``math.pi`` and the like as a float literal; None for any other attribute."""
+    is_module = isinstance(node.value, ast.Name) and node.value.id in ("math", "np", "numpy")
+    if not is_module or node.attr not in ("pi", "e", "tau", "inf", "nan"):
+        return None
+    return ast.Call(ast.Name("f32", ast.Load()), [node], [])
+
+
+def _num_nodes(body: list[ast.stmt]) -> int:
+    return sum(1 for statement in body for _ in ast.walk(statement))
 
 
 def _plain_integer(node: ast.expr) -> ast.expr:

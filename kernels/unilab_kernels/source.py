@@ -7,6 +7,7 @@ cache, which ignores edits in imported files, is keyed by all of them.
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import inspect
 import math
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .inline import Parsed, float32_literal
+from .inline import Parsed, float32_constant, float32_literal
 from .terms import TermError
 
 
@@ -51,6 +52,12 @@ class SourceCollector:
                     "rename one"
                 )
             return known[1]
+        if function.__code__.co_freevars:
+            raise TermError(
+                f"'{function.__name__}' in {function.__code__.co_filename} uses "
+                f"'{function.__code__.co_freevars[0]}' of the function around it; define both at "
+                "the top of the file"
+            )
         definition = _parse(function)
         parsed = Parsed(definition, {}, {})
         self._seen[name] = (function, parsed)
@@ -87,11 +94,21 @@ class SourceCollector:
         helpers: dict[str, Parsed],
     ) -> None:
         value = getattr(function, "__globals__", {}).get(used, _MISSING)
-        if value is _MISSING:  # a builtin such as range or min
-            return
+        if value is _MISSING:
+            if hasattr(builtins, used):  # such as range or min
+                return
+            raise TermError(
+                f"'{function.__name__}' in {function.__code__.co_filename} uses '{used}', which is "
+                "neither an argument, nor set in it, nor defined in its file"
+            )
         value = getattr(value, "py_func", value)  # a function the user jitted himself
         if isinstance(value, types.ModuleType):
             self._add_line(self.imports, used, f"import {value.__name__} as {used}", function)
+        elif isinstance(value, types.BuiltinFunctionType | np.ufunc | type) and (
+            hasattr(value, "__name__") and _home(value) in ("math", "numpy")
+        ):
+            line = f"from {_home(value)} import {value.__name__} as {used}"
+            self._add_line(self.imports, used, line, function)
         elif isinstance(value, types.FunctionType):
             helpers[used] = self.add(value, used)
         elif isinstance(value, np.generic | bool | int | float):
@@ -117,9 +134,17 @@ class SourceCollector:
 _MISSING = object()
 
 
+def _home(value: Any) -> str | None:
+    """Return the module to import a function or type from."""
+    return "numpy" if isinstance(value, np.ufunc) else getattr(value, "__module__", None)
+
+
 class _Float32Literals(ast.NodeTransformer):
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         return float32_literal(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        return float32_constant(node) or self.generic_visit(node)
 
 
 def _definition_text(definition: ast.FunctionDef, name: str, *, is_term: bool) -> str:

@@ -464,3 +464,53 @@ def test_every_function_takes_the_arrays_in_their_order(small):
         ("observe_resets", ["env_ids"]),
     ):
         assert heads[name] == [*head, *ARRAYS]
+
+
+def test_globals_that_python_would_not_find_are_refused(folder):
+    import_terms(
+        folder, "typo", HEAD + "@reward\ndef t(cart_pos):\n    return maht.exp(cart_pos)\n"
+    )
+    refused(["'maht'", "typo.py", "nor defined"], rewards={"t": {"weight": 1.0}})
+    closure = HEAD + "def make():\n    factor = 2.0\n    @reward\n    def inner(cart_pos):\n"
+    import_terms(folder, "closure", closure + "        return factor * cart_pos\nmake()\n")
+    refused(["'factor'", "top of the file"], rewards={"inner": {"weight": 1.0}})
+
+
+def test_functions_and_numbers_of_math_and_numpy_can_be_named_directly(folder):
+    import_terms(
+        folder,
+        "direct",
+        HEAD + "from math import exp, pi as half_turn\nimport numpy as np\nf = np.float32\n"
+        "@reward\ndef t(cart_pos):\n    return exp(cart_pos) + f(1.0) * half_turn + math.pi\n",
+    )
+    spec = make_spec(name="direct", rewards={"t": {"weight": 1.0}})
+    kernel = assemble(spec)
+    assert "f32(math.pi)" in kernel.source
+    arrays = random_arrays(kernel, spec, 4)
+    step(kernel.load(), arrays)
+    cart = arrays["sensor_in"][:, -1, spec.state_fields["cart_pos"].columns[0]]
+    np.testing.assert_allclose(arrays["reward_out"], 0.05 * (np.exp(cart) + 2 * np.pi), rtol=1e-5)
+
+
+def test_many_early_returns_do_not_blow_the_source_up(folder):
+    lines = ["@reward", "def deep(cart_pos, cart_vel):", "    total = 0.0"]
+    for k in range(9):
+        lines += [f"    if cart_pos > {k}.0:", f"        if cart_vel > {k}.0:"]
+        lines += [f"            return {k}.0", "        total += 1.0"]
+    import_terms(folder, "deep", HEAD + "\n".join([*lines, "    return total"]) + "\n")
+    spec = make_spec(name="deep", rewards={"deep": {"weight": 1.0}})
+    kernel = assemble(spec)
+    assert len(kernel.source) < 30_000
+    arrays = random_arrays(kernel, spec, 30)
+    arrays["sensor_in"] *= 6.0
+    step(kernel.load(), arrays)
+    sensor, fields = arrays["sensor_in"][:, -1], spec.state_fields
+    wanted = []
+    for x, v in zip(
+        *(sensor[:, fields[n].columns[0]] for n in ("cart_pos", "cart_vel")), strict=True
+    ):
+        passed = [k for k in range(9) if x > k]
+        ends = [k for k in passed if v > k]
+        wanted.append(float(ends[0]) if ends else float(len(passed)))
+    np.testing.assert_allclose(arrays["reward_out"], 0.05 * np.array(wanted), rtol=1e-6)
+    assert len(set(wanted)) > 3

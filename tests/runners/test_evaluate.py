@@ -174,7 +174,8 @@ def test_tracking_errors_of_a_robot_that_stands_are_the_commands():
     points = [[0.5, 0.0, 0.0], [0.0, -0.4, 0.0], [0.0, 0.0, 0.8], [0.0, 0.0, 0.0]]
     built = built_for(
         "evaluation.episodes=8", "evaluation.episode_length_s=2.0", f"evaluation.points={points}",
-        "events.push=null", "evaluation.thresholds={}", task="go1_walk",
+        "events.push.min_s=100", "events.push.max_s=200", "events.reset_joints.pos_rad=0",
+        "evaluation.thresholds={}", task="go1_walk",
     )  # fmt: skip
     result = evaluate(built, Stand())  # type: ignore[arg-type]
     assert result.metrics["survived_fraction"] == 1.0
@@ -192,7 +193,7 @@ def test_overrides_of_eval_are_used_and_saved_nowhere(trained, tmp_path):
     )  # fmt: skip
     assert outcome.code == 0, outcome
     assert "evaluation over 3 episodes" in outcome.out
-    assert json.loads((trained / "evaluation.json").read_text())["metrics"]["length_s"] == 0.2
+    assert json.loads((trained / "evaluation.json").read_text())["metrics"]["length_s"] == pytest.approx(0.2)
     assert (trained / "config.yaml").read_bytes() == config
 
 

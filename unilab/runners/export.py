@@ -45,8 +45,8 @@ def export_run(run_dir: Path, checkpoint: Path, output: Path | None) -> int:
         )
     except OSError as error:
         raise ConfigError(
-            f"--output: {path} cannot be written: {error.strerror or error}; give a file in a folder "
-            "you may write to, such as --output policy.onnx"
+            f"--output: {path} cannot be written: {error.strerror or error}; give a file in a "
+            "folder you may write to, such as --output policy.onnx"
         ) from error
     print(  # noqa: T201
         f"exported {checkpoint}\n      to {report.path}\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -143,7 +144,7 @@ def build_task(config: RunConfig) -> BuiltTask:
         collision_geoms=task.collision_geoms,
         contact=task.contact,
     )
-    model = task.describe(robot)
+    model = _describe(task, robot, config)
     control_dt = physics.timestep_s * physics.substeps
     spec = KernelSpec(
         name=Path(config.task).stem,
@@ -168,6 +169,19 @@ def build_task(config: RunConfig) -> BuiltTask:
         raise ConfigError(f"task '{config.task}': {error}") from error
     max_steps = max(1, round(config.episode.length_s / control_dt))
     return BuiltTask(task, config, robot, model, kernel, control_dt, max_steps)
+
+
+def _describe(task: Task, robot: Robot, config: RunConfig) -> TaskModel:
+    try:
+        return task.describe(robot)
+    except (LookupError, ValueError, StopIteration) as error:
+        if config.physics.model is None:
+            raise  # the task's own robot: a mistake in the task
+        raise ConfigError(
+            f"physics.model={config.physics.model}: task '{config.task}' cannot use this robot "
+            f"({type(error).__name__}: {error}); it has the joints {', '.join(robot.joint_names)}; "
+            "give a robot with the names that the task looks for, or write a task for this one"
+        ) from error
 
 
 # -- helpers for task files ---------------------------------------------------------------------
@@ -263,4 +277,12 @@ def _import_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except TermError as error:
         raise ConfigError(f"{path}: {error}") from error
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)] or [None]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1]
+        raise ConfigError(
+            f"{path}{'' if line is None else f':{line}'}: this task file cannot be imported: "
+            f"{type(error).__name__}: {getattr(error, 'msg', None) or error}"
+        ) from error
     return module

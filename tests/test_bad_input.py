@@ -1,0 +1,254 @@
+"""What a person gets wrong: exit code 2, one clear message, and nothing written or lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.runners.support import TINY, cli, files
+from unilab.tasks.base import ASSETS
+
+ROBOT = """\
+<mujoco>
+  <worldbody>
+    <body name="cart">
+      <joint name="slider" type="slide" axis="1 0 0" range="-2 2"/>
+      <geom name="cart" type="box" size=".2 .1 .1"/>
+      <body name="pole">
+        <joint name="hinge" type="hinge" axis="0 1 0"/>
+        <geom name="pole" type="capsule" fromto="0 0 0 0 0 1" size=".05"/>
+      </body>
+    </body>
+  </worldbody>
+  <actuator><motor name="push" joint="slider" ctrlrange="-1 1"/></actuator>
+</mujoco>
+"""
+FREE = '<body name="{0}"><freejoint/><geom size=".1"/></body>'
+ROBOTS = {
+    "broken.xml": "<mujoco><worldbody></mujoco>",
+    "empty.xml": "",
+    "nothing_moves.xml": "<mujoco/>",
+    "mesh.xml": ROBOT.replace(
+        "<worldbody>", '<asset><mesh name="m" file="lost.stl"/></asset><worldbody>'
+    ).replace('type="box" size=".2 .1 .1"', 'type="mesh" mesh="m"'),
+    "two_free.xml": ROBOT.replace(
+        "<worldbody>", "<worldbody>" + FREE.format("one") + FREE.format("two")
+    ),
+    "no_range.xml": ROBOT.replace(' ctrlrange="-1 1"', ""),
+    "no_actuator.xml": ROBOT.replace('<motor name="push" joint="slider" ctrlrange="-1 1"/>', ""),
+    "short_key.xml": ROBOT.replace(
+        "</mujoco>", '<keyframe><key name="home" qpos="0"/></keyframe></mujoco>'
+    ),
+    "other_joint.xml": ROBOT.replace('"slider"', '"rail"'),
+    "unknown_attribute.xml": ROBOT.replace('name="hinge"', 'name="hinge" frobnicate="1"'),
+}
+
+# override(s) of `train cartpole` -> what the message must say
+TRAIN = [
+    # the robot
+    ("physics.model=nope.xml", ("nope.xml", "not found")),
+    ("physics.model=broken.xml", ("broken.xml", "refuses")),
+    ("physics.model=empty.xml", ("empty.xml", "empty")),
+    ("physics.model=.", ("is a folder", ".xml")),
+    ("physics.model=notes.txt", ("notes.txt", ".xml file is needed")),
+    ("physics.model=nothing_moves.xml", ("nothing_moves.xml", "no joint")),
+    ("physics.model=mesh.xml", ("lost.stl", "tried", "fix")),
+    ("physics.model=two_free.xml", ("2 free joints", "one", "two")),
+    ("physics.model=no_range.xml", ("push", "ctrlrange", "Fix")),
+    ("physics.model=no_actuator.xml", ("no actuator", "slider")),
+    ("physics.model=short_key.xml", ("'home'", "1 numbers", "2")),
+    ("physics.model=other_joint.xml", ("no joint is named 'slider'", "rail")),
+    ("physics.model=unknown_attribute.xml", ("frobnicate",)),
+    # keys, terms and their parameters
+    ("physics.num_env=4", ("physics.num_env", "did you mean", "num_envs")),
+    ("frobnicate=1", ("frobnicate",)),
+    ("rewards.pole_uprigth.weight=1", ("pole_uprigth", "did you mean 'pole_upright'")),
+    ("rewards.cart_centered.sdt=1", ("cart_centered", "sdt", "std")),
+    ("rewards.cart_centered.std=null", ("cart_centered", "std")),
+    ("terminations.pole_fallen=null terminations.fell.limit=1", ("fell", "pole_fallen")),
+    ("observations.actor.gravity={}", ("gravity",)),
+    ("observations.actor={cart_state: null, pole_state: null}", ("observations.actor",)),
+    ("learner=pppo", ("pppo", "ppo")),
+    ("evaluation.thresholds.survived=1", ("survived_fraction",)),
+    ("learners.ppo.mirror_coef=1.0", ("mirror_coef", "mirror_loss")),
+    # sizes
+    ("physics.num_envs=0", ("physics.num_envs", "0", ">= 1")),
+    ("physics.num_envs=-4", ("physics.num_envs", "-4")),
+    ("physics.num_envs=1.5", ("physics.num_envs", "1.5")),
+    ("physics.num_envs=2000000000", ("physics.num_envs", "GiB", "lower")),
+    ("physics.num_envs=99999999999", ("physics.num_envs", "99999999999")),
+    ("learners.ppo.num_steps=1000000000", ("num_steps", "GiB", "lower")),
+    ("learners.ppo.actor_hidden=[1000000,1000000]", ("actor_hidden", "GiB", "lower")),
+    ("learners.ppo.actor_hidden=[]", ("actor_hidden",)),
+    ("learners.ppo.actor_hidden=[0]", ("actor_hidden", "0")),
+    ("learners.ppo.minibatches=1000", ("minibatches", "48")),
+    ("evaluation.episodes=2000000000", ("evaluation.episodes", "GiB")),
+    ("episode.length_s=0.001", ("episode.length_s", "0.02")),
+    ("physics.timestep_s=0", ("physics.timestep_s",)),
+    # types and odd values
+    ("physics.num_envs=many", ("physics.num_envs", "many")),
+    ("physics.num_envs=true", ("physics.num_envs", "true or false", "whole number")),
+    ("log.tensorboard=yes", ("log.tensorboard", "yes", "true or false")),
+    ("physics=4", ("physics", "4")),
+    ("rewards=[1]", ("rewards",)),
+    ("rewards.effort.weight=heavy", ("rewards.effort.weight", "heavy")),
+    ("rewards.effort.weight=[1.0,2.0]", ("rewards.effort.weight",)),
+    ("rewards.effort.weight=.nan", ("rewards.effort.weight", "nan")),
+    ("learners.ppo.learning_rate=.inf", ("learners.ppo.learning_rate", "inf")),
+    ("learners.ppo.gamma=1.5", ("learners.ppo.gamma", "1.5")),
+    ("seed=-1", ("seed", "-1")),
+    ("seed=[", ("seed",)),
+    ("physics.num_envs", ("key=value",)),
+    ("=4", ("=4",)),
+    # machine
+    ("device=gpu", ("device", "gpu", "auto")),
+    ("device=cuda:64", ("device=cuda:64", "no such device", "device=auto")),
+    ("device=cuda:99999999999999999999", ("no such device",)),
+    ("runtime.threads=4096", ("runtime.threads=4096", "CPU(s)", "allow_oversubscription")),
+    ("runtime.shards=4096", ("runtime.shards=4096", "physics.num_envs")),
+    ("runtime.groups=3", ("runtime.groups=3", "64")),
+    ("physics.backend=mujoco_warp", ("mujoco_warp", "mujoco_cpu")),
+    ("log.dir=notes.txt", ("log.dir=notes.txt", "no run directory can be made")),
+    ("--name a/b", ("--name", "a/b")),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the robots of `ROBOTS` and a file that is none."""
+    folder = tmp_path_factory.mktemp("desk")
+    for name, text in ROBOTS.items():
+        (folder / name).write_text(text)
+    (folder / "notes.txt").write_text("not a robot\n")
+    return folder
+
+
+def refuse(*arguments: str, cwd: Path) -> str:
+    """Run a command that must fail on the person's account, and return what it says."""
+    before = files(cwd)
+    outcome = cli(*arguments, cwd=cwd)
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    assert outcome.err.startswith("error: "), outcome.err
+    assert outcome.err.count("error: ") == 1
+    assert "Traceback" not in outcome.err
+    assert len(outcome.err.splitlines()) <= 8
+    assert len(outcome.err) < 1500
+    assert files(cwd) == before
+    assert not (cwd / "runs").exists()
+    return outcome.err
+
+
+@pytest.mark.parametrize(("words", "parts"), TRAIN, ids=[words for words, _ in TRAIN])
+def test_train_refuses(desk, words, parts):
+    head = words if words.startswith("observations.actor={") else None
+    arguments = [head] if head else words.split()
+    message = refuse("train", "cartpole", *TINY, *arguments, cwd=desk)
+    for part in parts:
+        assert part in message
+
+
+TASK_FILE = "from unilab.tasks.cartpole import TASK  # noqa: F401\n"
+
+
+@pytest.mark.parametrize(
+    ("python", "parts"),
+    [
+        ("x = 1\n", ("my_task.py", "TASK = Task(")),
+        ("TASK = 3\n", ("my_task.py", "TASK = Task(")),
+        ("import unilab\n\ndef f(:\n", ("my_task.py:3", "SyntaxError")),
+        ("import no_such_module\n", ("my_task.py:1", "ModuleNotFoundError", "no_such_module")),
+        ("\n\nTASK = undefined\n", ("my_task.py:3", "NameError", "undefined")),
+        (
+            "from unilab_kernels.terms import observation\n\n\n@observation(size=2)\n"
+            "def show(pole_angle):\n    return pole_angle\n",
+            ("my_task.py", "'show'", "out"),
+        ),
+    ],
+)
+def test_a_task_file_that_is_wrong_is_refused_with_its_line(tmp_path, python, parts):
+    (tmp_path / "my_task.py").write_text(python)
+    (tmp_path / "my_task.yaml").write_text("rewards: {alive: {weight: 1.0}}\n")
+    message = refuse("train", "my_task.py", *TINY, cwd=tmp_path)
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("yaml", "parts"),
+    [
+        (None, ("my_task.yaml", "beside")),
+        ("rewards: {alive\n", ("my_task.yaml",)),
+        ("rewards: {alive: {weight: 1.0}}\nrewards: {}\n", ("my_task.yaml", "rewards")),
+        ("rewardz: {alive: {weight: 1.0}}\n", ("my_task.yaml:1", "rewardz", "rewards")),
+        ("- 1\n", ("my_task.yaml",)),
+        ("", ("observations.actor",)),
+        ("observations: {actor: {pole_state: {}}}\n", ("observations.critic",)),
+    ],
+)
+def test_a_task_config_that_is_wrong_is_refused(tmp_path, yaml, parts):
+    (tmp_path / "my_task.py").write_text(TASK_FILE)
+    if yaml is not None:
+        (tmp_path / "my_task.yaml").write_text(yaml)
+    message = refuse("train", "my_task.py", cwd=tmp_path)
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("train", "cartpol"), ("cartpol", "cartpole")),
+        (("train", "tasks/cartpole"), ("tasks/cartpole", ".py")),
+        (("train", "nowhere/my_task.py"), ("nowhere/my_task.py", "does not exist")),
+        (("train",), ("task is missing", "cartpole")),
+        (("train", "cartpole", "go1_walk"), ("go1_walk", "key=value")),
+        (("train", "--resume", "latest"), ("latest", "no runs")),
+        (("train", "--resume", "latest", "--name", "x"), ("--name", "--resume")),
+        (("eval",), ("latest", "no runs")),
+        (("eval", "--run", "nope"), ("nope", "no runs")),
+        (("export", "--run", "-2"), ("-2", "no runs")),
+        (("export", "physics.num_envs=3"), ("log.dir",)),
+        (("explain", "cartpole", "rewards.effort.wieght=1"), ("wieght", "weight")),
+    ],
+)
+def test_commands_refuse(tmp_path, arguments, parts):
+    message = refuse(*arguments, cwd=tmp_path)
+    for part in parts:
+        assert part in message
+
+
+def test_a_robot_that_the_task_was_not_made_for_is_refused(tmp_path):
+    cartpole, go1 = str(ASSETS / "cartpole.xml"), (ASSETS / "go1.xml").read_text()
+    message = refuse("train", "go1_walk", f"physics.model={cartpole}", cwd=tmp_path)
+    assert "_foot_collision" in message
+    (tmp_path / "renamed.xml").write_text(go1.replace("FR_hip_joint", "FR_abduction"))
+    message = refuse("train", "go1_walk", "physics.model=renamed.xml", cwd=tmp_path)
+    assert "task 'go1_walk' cannot use this robot" in message
+    assert "FR_abduction" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("eval", "--run", "nope"), ("nope", "newest first")),
+        (("eval", "--run", "-2"), ("-2", "newest first")),
+        (("eval", "--checkpoint", "77"), ("'77'", "valid: latest, 2, 3, 4, best")),
+        (("eval", "--checkpoint", "x.pt"), ("x.pt", "valid: latest")),
+        (("eval", "physics.num_env=4"), ("physics.num_env", "num_envs")),
+        (("eval", "learners.ppo.actor_hidden=[8]"), ("actor", "shape")),
+        (("eval", "learner=sac"), ("learner=sac",)),
+        (("eval", "go1_walk"), ("go1_walk", "no runs")),
+        (("export", "--checkpoint", "0"), ("'0'", "valid: latest")),
+        (("train", "--resume", "latest", "physics.timestep_s=-1"), ("physics.timestep_s", "-1")),
+    ],
+)
+def test_commands_on_a_run_refuse_and_leave_it_as_it_is(trained, tmp_path, arguments, parts):
+    before = files(tmp_path)
+    outcome = cli(*arguments, cwd=tmp_path)
+    assert outcome.code == 2, outcome
+    assert outcome.err.startswith("error: ")
+    for part in parts:
+        assert part in outcome.err
+    assert files(tmp_path) == before
