@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.runners.fixtures import finished, trained  # noqa: F401  fixtures are found by name
 from tests.runners.support import TINY, cli, files
 from unilab.tasks.base import ASSETS
 
@@ -88,12 +89,13 @@ TRAIN = [
     ("physics.timestep_s=0", ("physics.timestep_s",)),
     # types and odd values
     ("physics.num_envs=many", ("physics.num_envs", "many")),
-    ("physics.num_envs=true", ("physics.num_envs", "true or false", "whole number")),
+    ("physics.num_envs=true", ("physics.num_envs", "true", "integer")),
     ("log.tensorboard=yes", ("log.tensorboard", "yes", "true or false")),
-    ("physics=4", ("physics", "4")),
+    ("physics=4", ("physics is a block of keys", "physics.num_envs")),
     ("rewards=[1]", ("rewards",)),
     ("rewards.effort.weight=heavy", ("rewards.effort.weight", "heavy")),
     ("rewards.effort.weight=[1.0,2.0]", ("rewards.effort.weight",)),
+    ("observations.actor.cart_state.noise=[1.0]", ("observations.actor.cart_state.noise", "one")),
     ("rewards.effort.weight=.nan", ("rewards.effort.weight", "nan")),
     ("learners.ppo.learning_rate=.inf", ("learners.ppo.learning_rate", "inf")),
     ("learners.ppo.gamma=1.5", ("learners.ppo.gamma", "1.5")),
@@ -147,6 +149,15 @@ def test_train_refuses(desk, words, parts):
     message = refuse("train", "cartpole", *TINY, *arguments, cwd=desk)
     for part in parts:
         assert part in message
+
+
+def test_a_parameter_that_is_a_list_where_a_number_is_wanted_is_refused(tmp_path):
+    outcome = cli("train", "cartpole", *TINY, "rewards.cart_centered.std=[1.0,2.0]", cwd=tmp_path)
+    assert outcome.code == 2, outcome
+    assert "its kernel does not compile" in outcome.err
+    assert "cart_centered" in outcome.err
+    assert len(outcome.err) < 1500
+    assert not (tmp_path / "runs").exists()
 
 
 TASK_FILE = "from unilab.tasks.cartpole import TASK  # noqa: F401\n"
@@ -225,7 +236,7 @@ def test_a_robot_that_the_task_was_not_made_for_is_refused(tmp_path):
     assert "_foot_collision" in message
     (tmp_path / "renamed.xml").write_text(go1.replace("FR_hip_joint", "FR_abduction"))
     message = refuse("train", "go1_walk", "physics.model=renamed.xml", cwd=tmp_path)
-    assert "task 'go1_walk' cannot use this robot" in message
+    assert "renamed.xml" in message
     assert "FR_abduction" in message
 
 
@@ -244,7 +255,12 @@ def test_a_robot_that_the_task_was_not_made_for_is_refused(tmp_path):
         (("train", "--resume", "latest", "physics.timestep_s=-1"), ("physics.timestep_s", "-1")),
     ],
 )
-def test_commands_on_a_run_refuse_and_leave_it_as_it_is(trained, tmp_path, arguments, parts):
+def test_commands_on_a_run_refuse_and_leave_it_as_it_is(
+    trained,  # noqa: F811
+    tmp_path,
+    arguments,
+    parts,
+):
     before = files(tmp_path)
     outcome = cli(*arguments, cwd=tmp_path)
     assert outcome.code == 2, outcome

@@ -12,7 +12,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SETS_UP = ("python3 -m venv .venv && . .venv/bin/activate && pip install -e '.[dev]' && ", ".ci/run")
+SETS_UP = (
+    "python3 -m venv .venv && . .venv/bin/activate && pip install -e '.[dev]' && ",
+    ".ci/run",
+)
 TINY = ["learners.ppo.num_steps=4", "evaluation.episodes=4", "evaluation.episode_length_s=0.2"]
 TINY_TRAIN = [*TINY, "physics.num_envs=64", "evaluation.video=false"]
 

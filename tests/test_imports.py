@@ -21,6 +21,7 @@ INTERNAL = {
     "unilab.physics": ("unilab.config", "unilab.errors"),
     "unilab.tasks": ("unilab_kernels", "unilab.config", "unilab.errors", "unilab.physics.model"),
     "unilab.buffers": ("unilab.config", "unilab.errors"),
+    "unilab.record": ("unilab.errors",),
     "unilab.learners": ("unilab.config", "unilab.errors", "unilab.buffers"),
     "unilab.runtime": (
         "unilab_kernels",

@@ -49,10 +49,7 @@ def create_run(config: RunConfig, *, name: str | None = None, command: Sequence[
     Raises:
       ConfigError: the name is not valid or `log.dir` cannot be written to.
     """
-    if name is not None and not re.fullmatch(r"[A-Za-z0-9._-]+", name):
-        raise ConfigError(
-            f"--name: got {name!r}; valid: letters, digits, '.', '_' and '-', such as wide_stance"
-        )
+    check_new_run(config, name)
     created = datetime.now().astimezone()
     try:
         run_dir = _make_directory(Path(config.log.dir) / task_label(config.task), created, name)
@@ -60,12 +57,26 @@ def create_run(config: RunConfig, *, name: str | None = None, command: Sequence[
         save_resolved(config, run_dir / CONFIG_FILE)
         _write_json(run_dir / RUN_FILE, _describe_run(config, name, command, created, run_dir))
     except OSError as error:
-        raise ConfigError(
-            f"log.dir={config.log.dir}: no run directory can be made there: "
-            f"{error.strerror or error} ({error.filename}); valid: a folder you may write to, such "
-            "as log.dir=runs"
-        ) from None
+        raise _no_log_dir(config, f"{error.strerror or error} ({error.filename})") from None
     return run_dir
+
+
+def check_new_run(config: RunConfig, name: str | None) -> None:
+    """Refuse what `create_run` would refuse, without writing anything.
+
+    Raises:
+      ConfigError: the name is not valid or `log.dir` cannot be written to.
+    """
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise ConfigError(
+            f"--name: got {name!r}; valid: letters, digits, '.', '_' and '-', such as wide_stance"
+        )
+    parent = Path(config.log.dir).absolute() / task_label(config.task)
+    there = next(folder for folder in (parent, *parent.parents) if folder.exists())
+    if not there.is_dir():
+        raise _no_log_dir(config, f"{there} is no folder")
+    if not os.access(there, os.W_OK):
+        raise _no_log_dir(config, f"{there} cannot be written to")
 
 
 def list_runs(log_dir: Path | str, task: str | None = None) -> list[Path]:
@@ -156,6 +167,13 @@ def find_checkpoint(run_dir: Path, which: str | int | Path = "latest") -> Path:
     names += ["best"] if best_path(run_dir).is_file() else []
     there = f"valid: latest, {', '.join(names)}, or a path" if names else "it has none yet"
     raise ConfigError(f"checkpoint '{text}' not found in run {run_dir}; {there}")
+
+
+def _no_log_dir(config: RunConfig, cause: str) -> ConfigError:
+    return ConfigError(
+        f"log.dir={config.log.dir}: no run directory can be made there: {cause}; valid: a folder "
+        "you may write to, such as log.dir=runs"
+    )
 
 
 def _make_directory(parent: Path, created: datetime, name: str | None) -> Path:

@@ -39,7 +39,7 @@ class FlatArray:
         self.values: list[float] = []
         self.locals: dict[str, str] = {}  # local variable -> expression that reads the number
 
-    def add(self, name: str, value: float | np.ndarray | list[float]) -> Binding:
+    def add(self, name: str, value: ParameterValue | np.ndarray) -> Binding:
         """Append a number or an array, called `name` for the reader, and return what reads it."""
         start = len(self.values)
         numbers = np.asarray(value, dtype=np.float32)

@@ -12,9 +12,10 @@ function            what it does, for each env
 
 All four take the same arrays (`ARRAYS`), indexed by env over the whole batch, so that groups and
 shards are just ranges. Numba facts behind the form (0.68): writes through a NamedTuple inside
-prange are lost, so the arrays are flat arguments; row views passed to a function that is not
-inlined cost reference counting, so terms are inlined; a serial and a parallel twin need distinct
-names to have distinct cache entries.
+prange are lost, so the arrays are flat arguments; row views cost reference counting and hide their
+length, and merging dozens of small functions takes Numba most of its time, so the bodies of terms
+are written out (see ``inline.py``); a serial and a parallel twin need distinct names to have
+distinct cache entries.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ argument       what the term gets
 any other      a parameter, set in the config; a default in the signature makes it optional
 =============  ====================================================================================
 
-A term is scalar code for one environment. It allocates nothing and reads no other environment.
+A term is scalar code for one environment. It allocates nothing and reads no other environment. It
+may call functions and use numbers of its file; arrays are declared as constants of the task.
 Float literals become float32 when the term is fused; write ``2.0 * x`` and ``x * x`` rather than
 ``2 * x`` and ``x ** 2``, which Numba would promote to float64.
 """

@@ -105,7 +105,7 @@ def make_spec(**changes: Any) -> KernelSpec:
         },
         "carried_fields": {
             "command": CarriedField(3),
-            "command_timer": CarriedField(1, scalar=True),
+            "command_timer": CarriedField(1, scalar=True, reset=5.0),
             "fixed_command": CarriedField(4, reset=None),
             "push_timer": CarriedField(1, scalar=True, reset=0.25),
             "feet_air_time": CarriedField(NUM_FEET, update="track_air_time"),

@@ -13,6 +13,7 @@ import pytest
 import unilab
 from unilab.errors import ConfigError
 from unilab.physics.model import (
+    ContactModel,
     ContactSensorSpec,
     SensorSpec,
     actuator_table,
@@ -538,6 +539,57 @@ def test_collision_geoms_drops_explicit_pairs_of_other_geoms(tmp_path: Path) -> 
     robot = compile_robot(file, collision_geoms=("ball",))
     assert robot.model.npair == 1
     assert robot.model.pair_geom1[0] in (robot.geom_id("ball"), robot.geom_id("floor"))
+
+
+def differences(one: object, other: object) -> set[str]:
+    """Return the names of the fields of two MuJoCo structs that differ."""
+    values = {name: getattr(one, name) for name in dir(one) if not name.startswith("_")}
+    return {
+        name
+        for name, value in values.items()
+        if isinstance(value, np.ndarray | int | float)
+        and not np.array_equal(value, getattr(other, name))
+    }
+
+
+def test_contact_model_changes_cone_impratio_and_condim_and_nothing_else() -> None:
+    own = compile_robot(GO1).model
+    contact = ContactModel("pyramidal", impratio=2.5, condim={"*_foot_collision": 3})
+    model = compile_robot(GO1, contact=contact).model
+    assert (own.opt.cone, own.opt.impratio) == (mujoco.mjtCone.mjCONE_ELLIPTIC, 10)
+    assert (model.opt.cone, model.opt.impratio) == (mujoco.mjtCone.mjCONE_PYRAMIDAL, 2.5)
+    assert differences(own.opt, model.opt) == {"cone", "impratio"}
+    assert differences(own, model) == {"geom_condim"}
+    changed = np.flatnonzero(own.geom_condim != model.geom_condim)
+    assert {model.geom(g).name for g in changed} == set(FEET)
+    assert set(model.geom_condim[changed]) == {3}
+
+
+def test_a_later_condim_pattern_wins_and_no_pattern_keeps_the_files() -> None:
+    patterns = {"*_foot_collision": 3, "F?_foot_collision": 4}
+    robot = compile_robot(GO1, contact=ContactModel("elliptic", condim=patterns))
+    condims = [int(robot.model.geom_condim[robot.geom_id(foot)]) for foot in FEET]
+    assert condims == [4, 4, 3, 3]
+    own = compile_robot(GO1).model
+    assert differences(own, compile_robot(GO1, contact=ContactModel("elliptic")).model) == set()
+
+
+@pytest.mark.parametrize(
+    ("contact", "words"),
+    [
+        (
+            ContactModel("pyramidal", condim={"*_foot_colision": 3}),
+            "contact geom '*_foot_colision' matches no geom; did you mean",
+        ),
+        (ContactModel("pyramidal", condim={"floor": 2}), "'floor' is 2; valid: 1, 3, 4, 6."),
+        (ContactModel("pyramidal", condim={"floor": 0}), "'floor' is 0; valid: 1, 3, 4, 6."),
+        (ContactModel("round"), "contact cone 'round'; valid: pyramidal, elliptic."),  # type: ignore[arg-type]
+        (ContactModel("elliptic", impratio=0.0), "impratio is 0.0; it must be above 0"),
+        (ContactModel("elliptic", impratio=float("nan")), "impratio is nan"),
+    ],
+)
+def test_a_contact_model_that_is_not_valid_says_what_is(contact: ContactModel, words: str) -> None:
+    assert words in error_of(GO1, contact=contact)
 
 
 def test_stripping_visuals_changes_no_number_of_the_dynamics(tmp_path: Path) -> None:

@@ -182,8 +182,8 @@ def test_tracking_errors_of_a_robot_that_stands_are_the_commands():
     table = {tuple(row["command"]): row for row in result.points}
     assert table.keys() == {tuple(point) for point in points}
     for (vx, vy, yaw), row in table.items():
-        assert row["lin_vel_error"] == pytest.approx(np.hypot(vx, vy), abs=0.05)
-        assert row["ang_vel_error"] == pytest.approx(abs(yaw), abs=0.05)
+        assert row["lin_vel_error"] == pytest.approx(np.hypot(vx, vy), abs=0.1)
+        assert row["ang_vel_error"] == pytest.approx(abs(yaw), abs=0.1)
 
 
 def test_overrides_of_eval_are_used_and_saved_nowhere(trained, tmp_path):
@@ -193,7 +193,9 @@ def test_overrides_of_eval_are_used_and_saved_nowhere(trained, tmp_path):
     )  # fmt: skip
     assert outcome.code == 0, outcome
     assert "evaluation over 3 episodes" in outcome.out
-    assert json.loads((trained / "evaluation.json").read_text())["metrics"]["length_s"] == pytest.approx(0.2)
+    assert json.loads((trained / "evaluation.json").read_text())["metrics"][
+        "length_s"
+    ] == pytest.approx(0.2)
     assert (trained / "config.yaml").read_bytes() == config
 
 

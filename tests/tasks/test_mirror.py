@@ -50,7 +50,9 @@ def test_mirrored_state_gives_the_mirrored_observations(pipeline: Pipeline) -> N
         fixed = pipeline.field("fixed_command")
         fixed[0] = [1.0, *command]
         fixed[1] = [1.0, command[0], -command[1], -command[2]]
-        pipeline.physics.write_state(ids, np.stack([qpos, other_qpos]), np.stack([qvel, other_qvel]))
+        pipeline.physics.write_state(
+            ids, np.stack([qpos, other_qpos]), np.stack([qvel, other_qvel])
+        )
         pipeline.physics.reset_sensors(ids, np.zeros((2, 1, 12)))
         pipeline._kernels.observe_resets(ids, *pipeline._ordered)
         obs, critic_obs = pipeline.observe(0)

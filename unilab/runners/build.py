@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import psutil
 import torch
+from numba.core.errors import NumbaError
 
 from unilab.config import RunConfig
 from unilab.errors import ConfigError
@@ -47,6 +48,25 @@ def make_pipeline(
         overlap=plan.overlap,
     )
     return Pipeline(built, physics, plan, seed=seed, timers=timers)
+
+
+def compile_kernels(pipeline: Pipeline) -> None:
+    """Compile the task's kernels, or load them from the disk cache, before anything is stepped.
+
+    Raises:
+      ConfigError: a term of the task is not what Numba can compile.
+    """
+    try:
+        pipeline.compile()
+    except NumbaError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        cause = " | ".join([*lines[1:3], *lines[-4:]])[:800]
+        built = pipeline.built
+        raise ConfigError(
+            f"task '{built.config.task}': its kernel does not compile: {cause}\n"
+            "  a term does what Numba cannot, or a parameter is a list where a number is wanted or "
+            f"the reverse; the source: {built.kernel.write()}"
+        ) from error
 
 
 def choose_device(name: str) -> torch.device:

@@ -18,7 +18,13 @@ from unilab.learners.base import Learner
 from unilab.plots import learning_curve
 from unilab.record import Recorder
 from unilab.runners import checkpoint as checkpoints
-from unilab.runners.build import check_memory, choose_device, make_learner, make_pipeline
+from unilab.runners.build import (
+    check_memory,
+    choose_device,
+    compile_kernels,
+    make_learner,
+    make_pipeline,
+)
 from unilab.runners.checkpoint import Checkpoint, Progress
 from unilab.runners.evaluate import (
     VIDEO_FILE,
@@ -30,9 +36,9 @@ from unilab.runners.evaluate import (
 )
 from unilab.runners.interrupt import Interrupt
 from unilab.runners.on_policy import OnPolicyRun, is_complete, run_on_policy, set_first
-from unilab.runs import CONFIG_FILE, create_run, find_checkpoint, list_checkpoints
+from unilab.runs import CONFIG_FILE, check_new_run, create_run, find_checkpoint, list_checkpoints
 from unilab.runtime.pipeline import Pipeline
-from unilab.runtime.threads import ThreadPlan, make_plan
+from unilab.runtime.threads import make_plan
 from unilab.runtime.timers import Timers
 from unilab.tasks.base import BuiltTask, build_task
 
@@ -44,7 +50,6 @@ CURVE_FILE = "learning_curve.png"
 class _Parts:
     """What a config is turned into, before anything of the run is written."""
 
-    plan: ThreadPlan
     device: torch.device
     built: BuiltTask
     pipeline: Pipeline
@@ -68,6 +73,7 @@ def train(loaded: LoadedConfig, *, name: str | None, command: list[str]) -> int:
     if loaded.config.seed is None:
         loaded = loaded.with_value("seed", secrets.randbelow(2**31), "drawn at start")
     config = loaded.config
+    check_new_run(config, name)
     parts = _build(config)
     with closing(parts.pipeline):
         run_dir = create_run(config, name=name, command=command)
@@ -125,7 +131,11 @@ def _build(config: RunConfig) -> _Parts:
     assert config.seed is not None
     learner = make_learner(built, config, device, config.seed)
     pipeline = make_pipeline(built, plan, seed=config.seed, timers=Timers())
-    return _Parts(plan, device, built, pipeline, learner)
+    say(f"task     {config.task}: {config.physics.num_envs} envs, seed {config.seed}")
+    say(f"threads  {plan.describe()}; learner on {device}")
+    say("kernels  compiling (cached for the next start) ...")
+    compile_kernels(pipeline)
+    return _Parts(device, built, pipeline, learner)
 
 
 def _check_resumable(before: RunConfig, config: RunConfig) -> None:
@@ -167,10 +177,6 @@ def _restore(parts: _Parts, checkpoint: Checkpoint, config: RunConfig) -> None:
 def _run(run_dir: Path, parts: _Parts, progress: Progress, *, resumed: bool, restored: bool) -> int:
     pipeline, kernel, config = parts.pipeline, parts.built.kernel, parts.built.config
     say(f"run      {run_dir}")
-    say(f"task     {config.task}: {config.physics.num_envs} envs, seed {config.seed}")
-    say(f"threads  {parts.plan.describe()}; learner on {parts.device}")
-    say("kernels  compiling (cached for the next start) ...")
-    pipeline.compile()
     if not restored:
         pipeline.reset()
     if resumed:

@@ -79,14 +79,14 @@ class Timers:
         Called inside a span, it cuts that span in two: exposed times and "other" always add up.
 
         Returns:
-          "stage/<name>_ms" exposed, "stage/other_ms" what no span covered, "stage/total_ms", and
+          "stage/<name>_ms" exposed, "stage/other_ms" what no span covered, "iteration_ms", and
           "busy/<resource>_ms".
         """
         now = self._charge()
         total = now - self._since
         times = {f"stage/{name}_ms": ns * 1e-6 for name, ns in self._exposed.items()}
         times["stage/other_ms"] = (total - sum(self._exposed.values())) * 1e-6
-        times["stage/total_ms"] = total * 1e-6
+        times["iteration_ms"] = total * 1e-6
         times.update({f"busy/{name}_ms": ns * 1e-6 for name, ns in self._busy.items()})
         self._exposed.clear()
         self._busy.clear()

@@ -75,7 +75,7 @@ class Task:
       sensors: MuJoCo sensors that the task reads.
       collision_geoms: patterns of the geoms that may collide; None keeps the file's choice.
       contact: how contacts are modelled; None keeps the file's choice.
-      camera: the camera of the video; None: a free one.
+      camera: the camera of the video; None: the one named `track`, else one that follows.
     """
 
     robot: str | Path
@@ -144,7 +144,10 @@ def build_task(config: RunConfig) -> BuiltTask:
         collision_geoms=task.collision_geoms,
         contact=task.contact,
     )
+    if task.camera is not None:
+        robot.camera_id(task.camera)  # refused here, not when the video is made
     model = _describe(task, robot, config)
+    _check_numbers(config)
     control_dt = physics.timestep_s * physics.substeps
     spec = KernelSpec(
         name=Path(config.task).stem,
@@ -184,6 +187,20 @@ def _describe(task: Task, robot: Robot, config: RunConfig) -> TaskModel:
         ) from error
 
 
+def _check_numbers(config: RunConfig) -> None:
+    """Weight, noise and scale are one number each, whatever else a term takes."""
+    for block, terms in (
+        ("rewards", config.rewards),
+        ("observations.actor", config.observations.actor),
+        ("observations.critic", config.observations.critic),
+    ):
+        for name, given in terms.items():
+            for key in ("weight", "noise", "scale"):
+                value = given.get(key)
+                if isinstance(value, tuple):
+                    raise ConfigError(f"{block}.{name}.{key}: got {list(value)}; valid: one number")
+
+
 # -- helpers for task files ---------------------------------------------------------------------
 
 
@@ -193,8 +210,6 @@ def root_fields(robot: Robot) -> dict[str, StateField]:
     Raises:
       ConfigError: the robot has no free joint.
     """
-    if robot.root_joint is None:
-        raise ConfigError(f"{robot.path}: this task needs a robot with a free joint; it has none")
     qpos, qvel = root_starts(robot)
     first_v = 1 + int(robot.model.nq) + qvel
     return {
@@ -206,7 +221,13 @@ def root_fields(robot: Robot) -> dict[str, StateField]:
 
 
 def root_starts(robot: Robot) -> tuple[int, int]:
-    """Return where the free joint starts in qpos and in qvel."""
+    """Return where the free joint starts in qpos and in qvel.
+
+    Raises:
+      ConfigError: the robot has no free joint.
+    """
+    if robot.root_joint is None:
+        raise ConfigError(f"{robot.path}: this task needs a robot with a free joint; it has none")
     joint = robot.model.joint(robot.root_joint)
     return int(joint.qposadr[0]), int(joint.dofadr[0])
 
@@ -222,7 +243,13 @@ def joint_fields(robot: Robot) -> dict[str, StateField]:
 
 
 def sensor_field(robot: Robot, name: str, *, scalar: bool = False) -> StateField:
-    """Field of a declared sensor."""
+    """Field of a declared sensor.
+
+    Raises:
+      ConfigError: the task declares no such sensor.
+    """
+    if name not in robot.sensors:
+        raise ConfigError(f"the task declares no sensor '{name}'; {nearest(name, robot.sensors)}")
     where = robot.sensors[name]
     columns = _range(where.start, where.stop - where.start)
     return StateField(columns, source="sensor", reduce=where.reduce, scalar=scalar)
@@ -233,12 +260,16 @@ def joint_constants(robot: Robot, *, soft_fraction: float = 0.9) -> dict[str, F6
 
     Args:
       robot: the compiled robot.
-      soft_fraction: soft limits are the middle +- this share of half the range.
+      soft_fraction: soft limits are the middle +- this share of half the range; (-inf, inf) for a
+        joint without limits.
     """
     names = robot.joint_names
     ids = robot.qpos_ids(names)
     ranges = robot.joint_ranges(names)
+    limited = np.isfinite(ranges).all(axis=1)
+    ranges[~limited] = 0.0
     middle, half = ranges.mean(axis=1), 0.5 * soft_fraction * (ranges[:, 1] - ranges[:, 0])
+    half[~limited] = np.inf
     rows = robot.actuator_table()
     return {
         "default_joint_pos": robot.default_qpos[ids],
@@ -250,6 +281,58 @@ def joint_constants(robot: Robot, *, soft_fraction: float = 0.9) -> dict[str, F6
         "kd": np.array([row.kd for row in rows]),
         "effort_limit": np.array([row.force_range[1] for row in rows]),
     }
+
+
+def require_actuated(robot: Robot, joint_names: Sequence[str]) -> None:
+    """Check that the actuators drive exactly these joints, in this order.
+
+    Raises:
+      ConfigError: names the first joint that no actuator drives, or that one drives besides.
+    """
+    driven, wanted = robot.joint_names, tuple(joint_names)
+    for name in wanted:
+        if name not in driven:
+            raise ConfigError(
+                f"{robot.path}: no actuator drives the joint '{name}'; driven: {', '.join(driven)}"
+            )
+    if driven != wanted:
+        raise ConfigError(
+            f"{robot.path}: the actuators drive {', '.join(driven)}; this task needs exactly: "
+            f"{', '.join(wanted)}"
+        )
+
+
+def ctrl_range_map(robot: Robot) -> tuple[F64, F64]:
+    """Return ctrl_offset (A,) and ctrl_scale (A,) by which an action of +-1 is full ctrl.
+
+    Raises:
+      ConfigError: an actuator has no ctrlrange.
+    """
+    ranges = robot.require_ctrlrange()
+    for row in robot.actuator_table():
+        if np.isinf(row.ctrl_range).any():
+            raise ConfigError(
+                f"{robot.path}: actuator '{row.name}' ({row.kind} on joint '{row.joint}') has no "
+                "ctrlrange, from which this task takes the size of an action. Fix: give it one"
+            )
+    return ranges.mean(axis=1), 0.5 * (ranges[:, 1] - ranges[:, 0])
+
+
+def servo_scale(robot: Robot, effort_share: float) -> F64:
+    """Return ctrl_scale (A,): an action of 1 asks a servo at its offset for a share of its effort.
+
+    Raises:
+      ConfigError: an actuator is no position servo with a forcerange.
+    """
+    rows = robot.actuator_table()
+    for row in rows:
+        if row.kind != "position" or np.isinf(row.force_range[1]):
+            has = "no forcerange" if row.kind == "position" else f"the type {row.kind}"
+            raise ConfigError(
+                f"{robot.path}: actuator '{row.name}' on joint '{row.joint}' has {has}; this task "
+                "needs position servos, each with a forcerange"
+            )
+    return effort_share * np.array([row.force_range[1] / row.kp for row in rows])
 
 
 def _range(start: int, count: int) -> tuple[int, ...]:

@@ -9,7 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from unilab.physics.model import Robot
-from unilab.tasks.base import Mirror, Task, TaskModel, joint_constants
+from unilab.tasks.base import (
+    Mirror,
+    Task,
+    TaskModel,
+    ctrl_range_map,
+    joint_constants,
+    require_actuated,
+)
 from unilab_kernels.spec import StateField
 
 
@@ -18,7 +25,8 @@ def describe(robot: Robot) -> TaskModel:
     nq = int(robot.model.nq)
     cart, pole = (int(i) for i in robot.qpos_ids(["slider", "hinge"]))
     cart_v, pole_v = (int(i) for i in robot.qvel_ids(["slider", "hinge"]))
-    ctrl_range = robot.require_ctrlrange()
+    require_actuated(robot, ["slider"])
+    ctrl_offset, ctrl_scale = ctrl_range_map(robot)
     # Mirroring the cart-pole flips everything but the cosine of the angle.
     flip = Mirror(np.arange(2), np.array([-1, -1], np.float32))
     return TaskModel(
@@ -34,8 +42,8 @@ def describe(robot: Robot) -> TaskModel:
             "joint_qpos_ids": np.array([cart, pole], np.float64),
             "joint_qvel_ids": np.array([cart_v, pole_v], np.float64),
         },
-        ctrl_offset=ctrl_range.mean(axis=1),
-        ctrl_scale=0.5 * (ctrl_range[:, 1] - ctrl_range[:, 0]),
+        ctrl_offset=ctrl_offset,
+        ctrl_scale=ctrl_scale,
         mirrors={
             "cart_state": flip,
             "pole_state": Mirror(np.arange(3), np.array([1, -1, -1], np.float32)),
@@ -44,4 +52,4 @@ def describe(robot: Robot) -> TaskModel:
     )
 
 
-TASK = Task(robot="cartpole.xml", describe=describe, camera="track")
+TASK = Task(robot="cartpole.xml", describe=describe)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from unilab.errors import ConfigError, nearest
 from unilab.physics.model import ContactModel, ContactSensorSpec, Robot, SensorSpec
 from unilab.tasks.base import (
     Mirror,
@@ -18,6 +19,7 @@ from unilab.tasks.base import (
     root_fields,
     root_starts,
     sensor_field,
+    servo_scale,
 )
 from unilab_kernels.spec import CarriedField
 
@@ -30,9 +32,7 @@ def describe(robot: Robot) -> TaskModel:
     """Name the parts of the state that the terms read; ctrl = offset + scale * action."""
     constants = joint_constants(robot)
     qpos_start, qvel_start = root_starts(robot)
-    pose_weights = np.array(
-        [next(w for part, w in POSE_WEIGHTS.items() if part in n) for n in robot.joint_names]
-    )
+    pose_weights = np.array([POSE_WEIGHTS[_part(robot, n)] for n in robot.joint_names])
     return TaskModel(
         fields={
             **root_fields(robot),
@@ -55,7 +55,7 @@ def describe(robot: Robot) -> TaskModel:
             "feet_air_time": CarriedField(len(FEET), update="track_air_time"),
         },
         ctrl_offset=constants["default_joint_pos"],
-        ctrl_scale=ACTION_SCALE_SHARE * constants["effort_limit"] / constants["kp"],
+        ctrl_scale=servo_scale(robot, ACTION_SCALE_SHARE),
         mirrors=_mirrors(robot),
     )
 
@@ -64,7 +64,14 @@ def _mirrors(robot: Robot) -> dict[str, Mirror]:
     """Reflection in the plane y = 0: y, roll and yaw change sign, left and right swap."""
     names = list(robot.joint_names)
     swap = {"FR": "FL", "FL": "FR", "RR": "RL", "RL": "RR"}
-    perm = np.array([names.index(swap[n[:2]] + n[2:]) for n in names])
+    twins = [swap[_leg(robot, n)] + n[2:] for n in names]
+    for name, twin in zip(names, twins, strict=True):
+        if twin not in names:
+            raise ConfigError(
+                f"{robot.path}: no actuated joint is named '{twin}', the mirror image of '{name}'; "
+                f"{nearest(twin, names)}"
+            )
+    perm = np.array([names.index(twin) for twin in twins])
     sign = np.array([-1 if "hip" in n else 1 for n in names], np.float32)
     joints, feet = Mirror(perm, sign), Mirror(np.array([1, 0, 3, 2]), np.ones(4, np.float32))
 
@@ -86,6 +93,27 @@ def _mirrors(robot: Robot) -> dict[str, Mirror]:
     }
 
 
+def _part(robot: Robot, joint: str) -> str:
+    """Return which part of a leg a joint moves: hip, thigh or calf."""
+    for part in POSE_WEIGHTS:
+        if part in joint:
+            return part
+    raise ConfigError(
+        f"{robot.path}: actuated joint '{joint}' is of no part of a leg; valid: a name with "
+        f"{', '.join(POSE_WEIGHTS)}"
+    )
+
+
+def _leg(robot: Robot, joint: str) -> str:
+    """Return which leg a joint belongs to: FR, FL, RR or RL."""
+    if joint[:2] not in FEET:
+        raise ConfigError(
+            f"{robot.path}: actuated joint '{joint}' is of no leg; valid: a name that begins with "
+            f"{', '.join(FEET)}"
+        )
+    return joint[:2]
+
+
 TASK = Task(
     robot="go1.xml",
     describe=describe,
@@ -101,5 +129,4 @@ TASK = Task(
     # Newton converges on it to rounding within 10 iterations and is 2.3 x faster than with the
     # file's elliptic cone of dimension 6, where 1 step in 100 ends 4e-3 rad/s or more off.
     contact=ContactModel("pyramidal", condim={"*_foot_collision": 3}),
-    camera="track",
 )
