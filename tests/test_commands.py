@@ -182,7 +182,6 @@ def test_explain_kernel_is_a_module_that_compiles(tmp_path):
 
 
 def test_a_run_needs_no_keyboard_no_screen_and_no_account(tmp_path):
-    """Standard input is closed, output is a pipe, and the home folder cannot be written to."""
     done = subprocess.run(
         [sys.executable, "-m", "unilab.cli", "train", "cartpole", *TINY, "train.iterations=1"],
         cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
@@ -190,3 +189,5 @@ def test_a_run_needs_no_keyboard_no_screen_and_no_account(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     assert "?" not in done.stdout.replace("ETA ?", "")
+    config = (only_run(tmp_path) / "config.yaml").read_text()
+    assert "\ndevice: cpu\n" in config  # what was asked for is what is saved

@@ -48,8 +48,8 @@ def tiny(command: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_shell_blocks_run_in_the_order_they_stand(page: Path, tmp_path: Path) -> None:
     for command in commands(page):
-        text = command.removeprefix(SETS_UP[0])
-        if text == SETS_UP[1]:
+        text = command.removeprefix(SETS_UP)
+        if text == TESTS:
             assert (ROOT / text).exists()
             continue
         words = tiny(text)

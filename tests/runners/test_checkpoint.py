@@ -205,6 +205,7 @@ def test_a_half_written_file_is_never_taken_for_a_checkpoint(trained, tmp_path):
     partial.write_bytes(latest.read_bytes()[:1000])
     outcome = cli("train", "--resume", "latest", "train.iterations=5", cwd=tmp_path)
     assert outcome.code == 0, outcome
+    assert not partial.exists()
     assert last_checkpoint(trained)["progress"]["iteration"] == 5
 
 

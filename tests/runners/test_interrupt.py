@@ -20,8 +20,9 @@ from tests.runners.support import (
     only_run,
     train,
 )
+from tests.runners.test_checkpoint import small_checkpoint
 from unilab.record import read_status
-from unilab.runners.interrupt import Interrupt
+from unilab.runners.interrupt import GRACE_S, RETRY_S, Interrupt
 from unilab.runs import find_checkpoint
 
 # One iteration takes long, in many control steps.
@@ -75,20 +76,6 @@ def test_a_long_first_iteration_is_cut_short_and_done_again(tmp_path):
     assert cli("train", "--resume", "latest", *short, cwd=stopped).code == 0
     expected = train(whole, *LONG, *short)
     assert_same_run(expected, run)
-
-
-def test_a_second_interrupt_does_not_wait(tmp_path):
-    process = Process("train", "cartpole", *TINY, *LONG, cwd=tmp_path)
-    process.wait_for("run      ")
-    while not (only_run(tmp_path) / "stages.json").is_file():
-        time.sleep(0.01)
-    time.sleep(0.5)
-    process.popen.send_signal(signal.SIGINT)
-    time.sleep(0.3)
-    took_s = process.end(signal.SIGINT)
-    assert_quiet_end(process, took_s)
-    assert took_s < 2.0  # less than the grace of the first
-    assert last_checkpoint(only_run(tmp_path))["progress"]["iteration"] == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -171,6 +158,28 @@ def test_between_iterations_an_interrupt_only_asks():
         assert interrupt.cut_at is None
         with pytest.raises(KeyboardInterrupt):  # the third: whoever sends it means it
             signal.raise_signal(signal.SIGINT)
+
+
+def test_the_second_interrupt_cuts_an_iteration_at_once():
+    start = small_checkpoint(3, None, None)
+    with Interrupt() as interrupt:
+        interrupt.resume_point = start
+        signal.raise_signal(signal.SIGINT)
+        assert interrupt.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        assert interrupt.cut_at is start
+        time.sleep(GRACE_S + 2 * RETRY_S)  # the end of the grace does not cut what saves the state
+
+
+def test_an_iteration_that_begins_after_the_interrupt_is_cut_as_well():
+    with Interrupt() as interrupt:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(GRACE_S + RETRY_S / 2)  # a save that takes long
+        start = interrupt.resume_point = small_checkpoint(3, None, None)
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(10 * RETRY_S)
+        assert interrupt.cut_at is start
 
 
 def test_what_signals_did_before_they_do_again(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""A mirror is right when mirroring the world mirrors what the policy sees, and what its action does."""
+"""A mirror is right when mirroring the world mirrors what the policy sees and its action does."""
 
 from __future__ import annotations
 

@@ -96,7 +96,8 @@ def save(run_dir: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
         if best:  # first, so that no kill leaves a latest checkpoint that tells of a best too many
             _link(partial, best_path(run_dir))
         os.replace(partial, path)
-        for _, old in list_checkpoints(run_dir)[:-keep]:
+        stale = path.parent.glob("*.partial")  # of a process that was killed
+        for old in (*stale, *(old for _, old in list_checkpoints(run_dir)[:-keep])):
             old.unlink(missing_ok=True)
     except OSError as error:
         partial.unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from typing import IO, Any
 
 import mujoco
 import numpy as np
+import psutil
 
 from unilab.errors import ConfigError, UnilabError, nearest
 from unilab.gl import requested_gl
@@ -30,6 +31,7 @@ from unilab.video.frames import Frame, RenderJob
 
 # A software renderer needs about a second to start; a broken display can hang for ever.
 START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 5.0  # for a process that was killed to be gone
 INSTALL_HINT = "install one with: apt install libegl1 libgl1-mesa-dri (or: libosmesa6)"
 
 
@@ -218,8 +220,17 @@ class _Worker:
         return lines[-1][:300] if lines else f"exit code {self._process.returncode}"
 
     def stop(self) -> None:
-        """End the process, whatever it is doing, and close the pipes."""
-        self._process.kill()
+        """End the process and its encoder, whatever they are doing, and close the pipes."""
+        if self._process.poll() is None:
+            # The encoder would go on and write the file that the caller is about to remove. The
+            # process is halted first, so that it starts no other.
+            process = psutil.Process(self._process.pid)
+            process.suspend()
+            family = process.children(recursive=True)
+            for member in (process, *family):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.kill()
+            psutil.wait_procs(family, timeout=STOP_TIMEOUT_S)
         self._process.wait()
         self._from.close()
         # What is still buffered for a process that is gone cannot be sent.
