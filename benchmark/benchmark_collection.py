@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from common import fresh_processes, spread, write_result
+from common import fresh_processes, machine, spread, write_result
 
 
 def main() -> None:
@@ -36,6 +36,7 @@ def main() -> None:
         print(json.dumps(measure(arguments)))
         return
     words = [w for w in sys.argv[1:] if w != "--child"]
+    header = machine()
     results = fresh_processes(__file__, words)
     overhead = spread([r["overhead"] for r in results])
     stages = {k: spread([r["stages_ms"][k] for r in results]) for k in results[0]["stages_ms"]}
@@ -50,6 +51,7 @@ def main() -> None:
           f"({100 * overhead['min']:.1f} to {100 * overhead['max']:.1f})")  # fmt: skip
     path = write_result(
         f"collection_{arguments.task}",
+        header,
         {
             "overhead": overhead,
             "stages_ms": stages,

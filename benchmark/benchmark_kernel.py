@@ -19,7 +19,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from common import fresh_processes, spread, write_result
+from common import fresh_processes, machine, spread, write_result
 
 SIZES = (512, 4096)
 CONTROL_STEPS = 24
@@ -38,12 +38,15 @@ def main() -> None:
     if arguments.child:
         print(json.dumps(measure(arguments.repeats)))
         return
+    header = machine()
     results = fresh_processes(__file__, sys.argv[1:])
     table = {name: spread([r[name] for r in results]) for name in results[0]}
     print(f"{'go1_walk, single thread':44s} {'median':>8s} {'min':>8s} {'max':>8s}")
     for name, value in table.items():
         print(f"{name:44s} {value['median']:8.2f} {value['min']:8.2f} {value['max']:8.2f}")
-    print(f"written: {write_result('kernel_go1_walk', {'figures': table, 'processes': results})}")
+    print(
+        f"written: {write_result('kernel_go1_walk', header, {'figures': table, 'processes': results})}"
+    )
 
 
 def measure(repeats: int) -> dict[str, float]:

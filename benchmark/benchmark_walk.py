@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from common import RESULTS, spread, write_result
+from common import RESULTS, machine, spread, write_result
 
 
 def main() -> None:
@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--log-dir", default="runs")
     parser.add_argument("overrides", nargs="*")
     arguments = parser.parse_args()
+    header = machine()
     results = [run(arguments, seed) for seed in arguments.seeds]
     print(
         f"{'seed':>4s} {'wall s':>7s} {'first line s':>12s} {'M steps':>8s} {'passed':>6s}  metrics"
@@ -45,6 +46,7 @@ def main() -> None:
         r["run"] = Path(r["run"]).name
     path = write_result(
         f"walk_{arguments.task}",
+        header,
         {
             "wall_s": spread([r["wall_s"] for r in results]),
             "all_passed": all(r["passed"] for r in results),

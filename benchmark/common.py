@@ -67,14 +67,18 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
-def write_result(name: str, content: dict[str, Any]) -> Path:
-    """Write a result, with the machine and the command, to benchmark/results/<name>.json."""
+def write_result(name: str, header: dict[str, Any], content: dict[str, Any]) -> Path:
+    """Write a result to benchmark/results/<name>.json, with the command.
+
+    Args:
+      name: of the file.
+      header: what `machine` gave before the measurement began.
+      content: the figures.
+    """
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     command = " ".join(["python", *(_relative(word) for word in sys.argv)])
-    path.write_text(
-        json.dumps({"machine": machine(), "command": command, **content}, indent=2) + "\n"
-    )
+    path.write_text(json.dumps({"machine": header, "command": command, **content}, indent=2) + "\n")
     return path
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from tests.config.files import write_task
-from unilab.config import list_tasks, load_config, save_resolved
+from unilab.cli import app
+from unilab.config import config_dir, list_tasks, load_config, save_resolved
+from unilab.tasks.base import build_task
 
 COMMANDS = ("train", "eval", "export", "list", "explain")
 HEAVY = ("torch", "mujoco", "numba", "warp", "matplotlib")
@@ -84,6 +89,27 @@ def test_help_of_each_command_has_examples(tmp_path, command):
     assert f"  unilab {command}" in done.stdout
 
 
+def test_every_example_of_the_help_is_accepted(tmp_path, monkeypatch):
+    """Options by the command's own parser; keys, values and terms by loading and building."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "path" / "to"
+    folder.mkdir(parents=True)
+    (folder / "my_task.py").write_text("from unilab.tasks.cartpole import TASK as TASK\n")
+    shutil.copy(config_dir() / "cartpole.yaml", folder / "my_task.yaml")
+    seen = 0
+    for name, command in typer.main.get_command(app).commands.items():
+        lines = [line.strip() for line in command.help.splitlines()]
+        for line in (line for line in lines if line.startswith("unilab ")):
+            head, *arguments = shlex.split(line)[1:]
+            assert head == name
+            words = command.make_context(name, arguments).params.get("words") or []
+            has_task = bool(words) and "=" not in words[0]
+            task, overrides = (words[0], words[1:]) if has_task else ("cartpole", words)
+            build_task(load_config(task, overrides).config)
+            seen += 1
+    assert seen > 12
+
+
 def test_help_lists_the_commands(tmp_path):
     done = unilab("--help", cwd=tmp_path)
     assert done.returncode == 0
@@ -97,6 +123,15 @@ def test_version_is_that_of_the_distribution(tmp_path):
     name, version = done.stdout.split()
     assert name == "unilab"
     assert version[0].isdigit()
+
+
+def test_a_checkout_that_is_not_installed_has_no_version_and_says_so(tmp_path):
+    code = (
+        "import importlib.metadata as m\ndef none(name): raise m.PackageNotFoundError(name)\n"
+        "m.distribution = none\nfrom unilab.cli import main; main()"
+    )
+    done = run_python(code, "--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "unilab unknown\n"), done.stderr
 
 
 def test_wrong_usage_exits_with_2(tmp_path):

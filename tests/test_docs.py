@@ -12,10 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SETS_UP = (
-    "python3 -m venv .venv && . .venv/bin/activate && pip install -e '.[dev]' && ",
-    ".ci/run",
-)
+SETS_UP = "python3 -m venv .venv && . .venv/bin/activate && pip install -e '.[dev]' && "
+TESTS = ".ci/run"
 TINY = ["learners.ppo.num_steps=4", "evaluation.episodes=4", "evaluation.episode_length_s=0.2"]
 TINY_TRAIN = [*TINY, "physics.num_envs=64", "evaluation.video=false"]
 
@@ -64,6 +62,14 @@ def test_shell_blocks_run_in_the_order_they_stand(page: Path, tmp_path: Path) ->
         )
         no_screen = "--video" in words and "install one with" in done.stderr
         assert done.returncode == 0 or no_screen, f"{words}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_and_pictures_are_there_and_no_figure_is_left_open(page: Path) -> None:
+    text = page.read_text()
+    assert not re.search(r"@[A-Z_]+@", text)
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
 def test_term_of_the_readme_fuses_into_a_task(tmp_path: Path) -> None:

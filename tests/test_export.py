@@ -21,7 +21,7 @@ from unilab.errors import ConfigError
 from unilab.export import (
     ExportError,
     ExportMetadata,
-    ObservationSlice,
+    ObservationPart,
     export_policy,
     verify_onnx,
 )
@@ -34,12 +34,15 @@ METADATA = ExportMetadata(
     task="tripod_walk",
     joint_names=("a_hip", "b_hip", "c_hip"),
     default_pose=(0.1, -0.2, 0.3),
+    actuator_type=("position", "position", "motor"),
     kp=(20.0, 20.0, 30.0),
     kd=(0.5, 0.5, 0.7),
+    gear=(1.0, 1.0, 2.0),
+    effort_limit=(23.5, 23.5, None),
     observation_layout=(
-        ObservationSlice("gravity", 0, 3),
-        ObservationSlice("joint_pos", 3, 6, noise=0.01, unit="rad"),
-        ObservationSlice("joint_vel", 6, 9, scale=0.05, noise=1.5, unit="rad/s"),
+        ObservationPart("gravity", 0, 3, "Direction of gravity."),
+        ObservationPart("joint_pos", 3, 6, "Joint positions, rad.", noise=0.01),
+        ObservationPart("joint_vel", 6, 9, "Joint velocities, rad/s.", scale=0.05, noise=1.5),
     ),
     control_dt_s=0.02,
 )
@@ -117,6 +120,12 @@ def test_runner_that_knows_only_the_file_reproduces_ctrl(tmp_path: Path) -> None
     assert contract["task"] == "tripod_walk"
     assert contract["format"] == "unilab-policy-1"
     assert contract["kp"] == [20.0, 20.0, 30.0]
+    assert contract["actuator_type"] == ["position", "position", "motor"]
+    assert contract["effort_limit"] == [23.5, 23.5, None]
+    assert contract["observation_layout"][1] == {
+        "name": "joint_pos", "start": 3, "stop": 6, "meaning": "Joint positions, rad.",
+        "scale": 1.0, "noise": 0.01,
+    }  # fmt: skip
     assert contract["default_pose"] == [0.1, -0.2, 0.3]
     assert contract["action"]["clip"] == CLIP
     assert contract["control_dt_s"] == 0.02
@@ -156,7 +165,20 @@ class _Sorting(nn.Module):
         return torch.sort(obs)
 
 
-@pytest.mark.parametrize("policy", [_Branching(), _Sorting(), nn.Sequential(nn.BatchNorm1d(9))])
+class _Numbers(nn.Module):
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs[:, :3] * 2.0
+
+
+class _Methods(nn.Module):
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs.mul(obs)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [_Branching(), _Sorting(), _Numbers(), _Methods(), nn.Sequential(nn.BatchNorm1d(9))],
+)
 def test_policy_without_translation_is_refused_and_the_old_file_stays(
     tmp_path: Path, policy: nn.Module
 ) -> None:
@@ -176,12 +198,24 @@ def test_functions_and_repeated_use_of_a_weight_are_translated(tmp_path: Path) -
             self.layer = nn.Linear(OBS_DIM, ACTION_DIM)
 
         def forward(self, obs: torch.Tensor) -> torch.Tensor:
-            x = torch.clamp((obs - self.ctrl_scale) / self.ctrl_scale, -2.0, 2.0)
-            return 2 * torch.tanh(self.layer(x)) - self.layer(x.relu())
+            x = (obs - self.ctrl_scale) * self.ctrl_scale
+            return self.layer(x) * self.layer(obs) - self.layer(x)
 
     torch.manual_seed(0)
     report = export(Odd(), tmp_path / "odd.onnx")
     assert report.max_error_ctrl < 1e-5
+
+
+def test_observations_that_are_given_are_compared_on(tmp_path: Path) -> None:
+    """A policy that is right on small observations and undefined on one large one."""
+    policy = make_policy()
+    with torch.no_grad():
+        policy.inv_scale.fill_(1e30)
+    path = tmp_path / "policy.onnx"
+    large = np.full((2, OBS_DIM), 3e38, dtype=np.float32)
+    export(policy, path, observations=np.zeros_like(large))
+    with pytest.raises(ExportError, match="undefined numbers"):
+        export(policy, path, observations=large)
 
 
 @pytest.mark.parametrize("missing", ["onnx", "onnxruntime"])
@@ -208,6 +242,8 @@ def test_verifying_what_is_no_exported_policy_says_so(tmp_path: Path) -> None:
     "change",
     [
         {"joint_names": ("a", "b")},
+        {"actuator_type": ("position",)},
+        {"effort_limit": (1.0, None, 1.0, 1.0)},
         {"observation_layout": METADATA.observation_layout[:2]},
         {"observation_layout": METADATA.observation_layout[1:]},
     ],

@@ -104,9 +104,12 @@ def _exits(command: Callable[P, int]) -> Callable[P, None]:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        print(f"unilab {version('unilab-engine')}")
+        try:
+            print(f"unilab {version('unilab-engine')}")
+        except PackageNotFoundError:  # a checkout that is not installed
+            print("unilab unknown")
         raise typer.Exit
 
 
@@ -143,7 +146,7 @@ def train_command(
     Examples:
       unilab train cartpole
       unilab train go1_walk physics.num_envs=2048 seed=1 --name wide
-      unilab train go1_walk rewards.track_lin_vel.weight=3 rewards.foot_slip=null
+      unilab train go1_walk rewards.track_lin_vel.weight=3 rewards.feet_slip=null
       unilab train path/to/my_task.py device=cpu train.iterations=200
       unilab train --resume latest
       unilab train go1_walk --resume -1 train.iterations=2000

@@ -6,7 +6,7 @@ import copy
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ FORMAT = "unilab-policy-1"
 # Key of the file's metadata under which the contract is, as JSON.
 METADATA_KEY = "unilab"
 TOLERANCE = 1e-5
+# Fields of the metadata with one entry for each actuated joint.
+PER_JOINT = ("joint_names", "default_pose", "actuator_type", "kp", "kd", "gear", "effort_limit")
 # Batch sizes that the file is run with before it gets its name.
 BATCHES = (1, 7, 1000)
 
@@ -30,25 +32,23 @@ class ExportError(UnilabError):
 
 
 @dataclass(frozen=True)
-class ObservationSlice:
+class ObservationPart:
     """What a range of the observation holds.
 
     Args:
       name: of the observation term.
       start, stop: its range in the observation.
+      meaning: in words, with the unit before scaling.
       scale: what the measured value was multiplied with; a runner has to do the same.
       noise: half width of the uniform noise in training, after scaling; a runner adds none.
-      unit: of the value before scaling.
-      history: time steps in the slice, oldest first.
     """
 
     name: str
     start: int
     stop: int
-    scale: float | tuple[float, ...] = 1.0
-    noise: float | tuple[float, ...] = 0.0
-    unit: str = ""
-    history: int = 1
+    meaning: str
+    scale: float = 1.0
+    noise: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,10 @@ class ExportMetadata:
       task: its name.
       joint_names: (A,) actuated joints, in the order of actions and ctrl.
       default_pose: (A,) rad or m, of those joints.
-      kp, kd: (A,) servo gains, N m/rad and N m s/rad (0 where ctrl is not a position).
+      actuator_type: (A,) what ctrl is to the actuator: motor, position, velocity or general.
+      kp, kd: (A,) servo gains before the gear, N m/rad and N m s/rad (0 where there is none).
+      gear: (A,) joint torque per actuator force.
+      effort_limit: (A,) largest joint torque, N m (N for a slide joint); None: the model sets none.
       observation_layout: slices that fill the observation without gap or overlap.
       control_dt_s: time between two actions.
       extra: anything else that JSON can hold, for example the command's range or versions.
@@ -68,15 +71,18 @@ class ExportMetadata:
     task: str
     joint_names: Sequence[str]
     default_pose: Sequence[float]
+    actuator_type: Sequence[str]
     kp: Sequence[float]
     kd: Sequence[float]
-    observation_layout: Sequence[ObservationSlice]
+    gear: Sequence[float]
+    effort_limit: Sequence[float | None]
+    observation_layout: Sequence[ObservationPart]
     control_dt_s: float
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, obs_dim: int, action_dim: int) -> None:
         """Raise ValueError unless it describes O observations and A actions completely."""
-        for name in ("joint_names", "default_pose", "kp", "kd"):
+        for name in PER_JOINT:
             if len(getattr(self, name)) != action_dim:
                 raise ValueError(
                     f"metadata: {name} has {len(getattr(self, name))} entries for "
@@ -93,11 +99,12 @@ class ExportMetadata:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written and how well it agrees with the policy on random observations."""
+    """What was written and how well it agrees with the policy on the observations tried."""
 
     path: Path
     max_error_action: float  # largest absolute difference, in units of the action
     max_error_ctrl: float  # the same of ctrl, in its unit
+    num_observations: int  # how many were tried
 
 
 def require_export_packages() -> None:
@@ -121,6 +128,7 @@ def export_policy(
     action_clip: float,
     metadata: ExportMetadata,
     path: Path | str,
+    observations: NDArray[np.float32] | None = None,
 ) -> ExportReport:
     """Write a policy, its normaliser and its action map into a single ONNX file.
 
@@ -136,6 +144,7 @@ def export_policy(
       action_clip: limit of |action|, positive.
       metadata: what a runner needs to know.
       path: file to write; replaced if it is there.
+      observations: (n, O) f32 to compare on, besides random ones.
 
     Raises:
       ConfigError: onnx or onnxruntime is not installed.
@@ -150,13 +159,7 @@ def export_policy(
     if scale.ndim != 1 or scale.shape != offset.shape or not action_clip > 0:
         raise ValueError(f"ctrl_scale {scale.shape}, ctrl_offset {offset.shape}, {action_clip=}")
     metadata.check(obs_dim, scale.size)
-    action_map = {
-        "clip": float(action_clip),
-        "scale": [float(v) for v in scale],
-        "offset": [float(v) for v in offset],
-    }
-    contract = {"format": FORMAT, "action": action_map, **asdict(metadata)}
-    text = json.dumps(contract, allow_nan=False)
+    text = _contract(metadata, float(action_clip), scale, offset)
     out = Path(path)
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.partial")
@@ -170,11 +173,11 @@ def export_policy(
             properties={METADATA_KEY: text},
             path=partial,
         )
-        report = verify_onnx(partial, policy)
+        report = verify_onnx(partial, policy, observations=observations)
         os.replace(partial, out)
     finally:
         partial.unlink(missing_ok=True)
-    return ExportReport(out, report.max_error_action, report.max_error_ctrl)
+    return replace(report, path=out)
 
 
 def verify_onnx(
@@ -230,7 +233,15 @@ def verify_onnx(
                     f"{len(obs)}; {allowed:.1g} is allowed"
                 )
             worst[name] = max(worst[name], error)
-    return ExportReport(Path(path), worst["action"], worst["ctrl"])
+    return ExportReport(Path(path), worst["action"], worst["ctrl"], sum(map(len, batches)))
+
+
+def _contract(
+    metadata: ExportMetadata, clip: float, scale: NDArray[np.float32], offset: NDArray[np.float32]
+) -> str:
+    """Return the contract as JSON."""
+    action_map = {"clip": clip, "scale": scale.tolist(), "offset": offset.tolist()}
+    return json.dumps({"format": FORMAT, "action": action_map, **asdict(metadata)}, allow_nan=False)
 
 
 def _difference(name: str, expected: NDArray[np.float32], result: NDArray[np.float32]) -> float:

@@ -1,27 +1,27 @@
 """Write a feed-forward torch policy as an ONNX graph, operation by operation.
 
 torch's own exporter either needs onnxscript or is deprecated since torch 2.9. A policy is a handful
-of operations; torch.fx lists them, and the tables below translate them.
+of operations; torch.fx lists them, and what the policies of the learners use is translated here.
 """
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import fx, nn
-from torch.nn import functional
 
 # Readable by onnxruntime from 1.17 on (January 2024).
 OPSET, IR_VERSION = 20, 9
+
+SIMPLE_MODULES: dict[type[nn.Module], str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh"}
+FUNCTIONS: dict[Any, str] = {operator.sub: "Sub", operator.mul: "Mul"}
 
 
 class _Graph:
@@ -37,9 +37,8 @@ class _Graph:
         self.nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))
         return name
 
-    def weight(self, value: NDArray[np.float32] | float, name: str | None = None) -> str:
+    def weight(self, value: NDArray[np.float32] | float, name: str) -> str:
         """Add a constant, once for each name; returns its name."""
-        name = name or f"constant_{len(self.weights)}"
         array = np.ascontiguousarray(value, dtype=np.float32).reshape(np.shape(value))
         self.weights.setdefault(name, numpy_helper.from_array(array, name))
         return name
@@ -104,10 +103,6 @@ def _translate(policy: nn.Module, graph: _Graph) -> str:
         raise _unsupported(f"data dependent control flow ({error})") from None
     modules = dict(traced.named_modules())
     names: dict[fx.Node, str] = {}
-
-    def operand(value: Any) -> str:
-        return names[value] if isinstance(value, fx.Node) else graph.weight(float(value))
-
     for node in traced.graph.nodes:
         if node.op == "placeholder":
             if names:
@@ -126,11 +121,11 @@ def _translate(policy: nn.Module, graph: _Graph) -> str:
                 raise _unsupported(f"a result that is no single tensor, {node.args[0]}")
             return names[node.args[0]]
         else:
-            table = FUNCTIONS if node.op == "call_function" else METHODS
-            write = table.get(node.target)
-            if write is None or node.kwargs or not all(map(_is_operand, node.args)):
+            kind = FUNCTIONS.get(node.target) if node.op == "call_function" else None
+            tensors = [names[a] for a in node.args if isinstance(a, fx.Node)]
+            if kind is None or node.kwargs or len(tensors) != len(node.args):
                 raise _unsupported(f"{node.target} with {node.args} {node.kwargs}")
-            names[node] = write(graph, *(operand(a) for a in node.args))
+            names[node] = graph.add(kind, *tensors)
     raise _unsupported("a policy without a result")
 
 
@@ -142,24 +137,14 @@ def _add_module(graph: _Graph, module: nn.Module, x: str, name: str) -> str:
         return graph.add("Gemm", x, *weights, transB=1)
     if isinstance(module, nn.ELU):
         return graph.add("Elu", x, alpha=float(module.alpha))
-    if isinstance(module, nn.LeakyReLU):
-        return graph.add("LeakyRelu", x, alpha=float(module.negative_slope))
     if isinstance(module, nn.GELU):
         return graph.add("Gelu", x, approximate=module.approximate)
     if isinstance(module, nn.SiLU):
         return graph.add("Mul", x, graph.add("Sigmoid", x))
-    if isinstance(module, nn.Identity):
-        return graph.add("Identity", x)
     kind = SIMPLE_MODULES.get(type(module))
     if kind is None:
         raise _unsupported(f"module {name} of type {type(module).__name__}")
     return graph.add(kind, x)
-
-
-def _is_operand(value: Any) -> bool:
-    return isinstance(value, fx.Node) or (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    )
 
 
 def _unsupported(what: str) -> Exception:
@@ -169,49 +154,3 @@ def _unsupported(what: str) -> Exception:
         f"export: the policy uses {what}, which has no translation to ONNX; use one of the "
         "modules and functions that unilab/onnx_graph.py lists, or add it there"
     )
-
-
-def _simple(kind: str) -> Callable[..., str]:
-    def write(graph: _Graph, *inputs: str) -> str:
-        return graph.add(kind, *inputs)
-
-    return write
-
-
-SIMPLE_MODULES: dict[type[nn.Module], str] = {
-    nn.ReLU: "Relu",
-    nn.Tanh: "Tanh",
-    nn.Sigmoid: "Sigmoid",
-    nn.Softplus: "Softplus",
-}
-FUNCTIONS: dict[Any, Callable[..., str]] = {
-    operator.add: _simple("Add"),
-    operator.sub: _simple("Sub"),
-    operator.mul: _simple("Mul"),
-    operator.truediv: _simple("Div"),
-    operator.neg: _simple("Neg"),
-    torch.add: _simple("Add"),
-    torch.sub: _simple("Sub"),
-    torch.mul: _simple("Mul"),
-    torch.div: _simple("Div"),
-    torch.sqrt: _simple("Sqrt"),
-    torch.exp: _simple("Exp"),
-    torch.tanh: _simple("Tanh"),
-    torch.relu: _simple("Relu"),
-    torch.sigmoid: _simple("Sigmoid"),
-    torch.clamp: _simple("Clip"),
-    functional.relu: _simple("Relu"),
-    functional.tanh: _simple("Tanh"),
-}
-METHODS: dict[str, Callable[..., str]] = {
-    "add": _simple("Add"),
-    "sub": _simple("Sub"),
-    "mul": _simple("Mul"),
-    "div": _simple("Div"),
-    "sqrt": _simple("Sqrt"),
-    "exp": _simple("Exp"),
-    "tanh": _simple("Tanh"),
-    "relu": _simple("Relu"),
-    "sigmoid": _simple("Sigmoid"),
-    "clamp": _simple("Clip"),
-}

@@ -39,7 +39,7 @@ def velocity_command(command, out):
 
 @observation(size="joint_pos")
 def joint_pos_rel(joint_pos, default_joint_pos, out):
-    """Joint positions minus the default pose, rad."""
+    """Joint positions minus the default pose (q - default_pose), rad."""
     for j in range(len(out)):
         out[j] = joint_pos[j] - default_joint_pos[j]
 
@@ -53,7 +53,7 @@ def joint_velocity(joint_vel, out):
 
 @observation(size="action")
 def last_action(action, out):
-    """The action applied in the step just done (after the clip)."""
+    """The clipped `action` output of the previous step; 0 at the start of an episode."""
     for j in range(len(out)):
         out[j] = action[j]
 

@@ -51,6 +51,32 @@ def test_a_task_file_is_stored_by_its_absolute_path(task, tmp_path, monkeypatch)
     assert load_config("balance.py").config.task == str(Path(task).resolve())
 
 
+def test_a_robot_file_is_stored_by_its_absolute_path(tmp_path, monkeypatch):
+    folder, desk = tmp_path / "tasks", tmp_path / "desk"
+    folder.mkdir()
+    desk.mkdir()
+    write_task(folder, "physics: {model: robots/mine.xml}\n")
+    monkeypatch.chdir(tmp_path)
+    config = load_config("tasks/balance.py").config
+    assert config.physics.model == str(folder / "robots" / "mine.xml")
+    monkeypatch.chdir(desk)
+    given = load_config("../tasks/balance.py", ["physics.model=other.xml"])
+    assert given.config.physics.model == str(desk / "other.xml")
+    assert given.origins["physics.model"] == "command line"
+    save_resolved(config, folder / "config.yaml")
+    again = load_resolved(folder / "config.yaml").config
+    assert again == config
+    changed = load_resolved(folder / "config.yaml", ["physics.model=other.xml"]).config
+    assert changed.physics.model == str(desk / "other.xml")
+    assert load_config("../tasks/balance.py", ["physics.model=null"]).config.physics.model is None
+
+
+def test_a_robot_file_in_the_home_folder_is_found(task, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = load_config(task, ["physics.model=~/mine.xml"]).config.physics.model
+    assert model == str(tmp_path / "mine.xml")
+
+
 def test_a_term_without_parameters_is_an_empty_mapping(task):
     assert load_config(task).config.terminations == {"tilt": {}}
 
@@ -97,11 +123,16 @@ def test_the_chosen_learner_of_the_command_line_is_checked(task):
         ("episode.length_s=.nan", ["episode.length_s", "got nan", "number > 0"]),
         ("episode.length_s=1e-9", ["episode.length_s", "control step", "physics.timestep_s"]),
         ("runtime.threads=autoo", ["runtime.threads", "or auto", "did you mean 'auto'"]),
-        ("device=gpu", ["device", "got 'gpu'", "auto | cpu | mps | cuda or cuda:NUMBER"]),
+        ("device=gpu", ["device", "got 'gpu'", "auto | cpu | cuda or cuda:NUMBER"]),
+        ("device=mps", ["device", "got 'mps'", "auto | cpu | cuda or cuda:NUMBER"]),
         ("learners.ppo.actor_hidden=[8, x]", ["learners.ppo.actor_hidden", "position 2"]),
         ("rewards.upright.weight=high", ["rewards.upright.weight", "got 'high'", "number"]),
         ("rewards.upright=3", ["rewards.upright", "got 3", "mapping"]),
-        ("physics.backend=mujoco_warp", ["mujoco_warp", "not available", "mujoco_cpu"]),
+        (
+            "physics.backend=mujoco_warp",
+            ["command line: physics.backend: mujoco_warp is not available", "auto or mujoco_cpu"],
+        ),
+        ("physics.backend=warp", ["got 'warp'", "valid: auto | mujoco_cpu"]),
         ("learners.ppo.minibatches=99999", ["learners.ppo.minibatches=99999", "64 * 24 = 1536"]),
         ("runtime.groups=65", ["runtime.groups=65", "physics.num_envs=64"]),
         ("learners.ppo.mirror_coef=1", ["mirror_coef", "symmetry=mirror_loss"]),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -64,6 +66,21 @@ def test_every_key_says_what_it_does_and_what_is_valid():
     for key in keys:
         assert key.description.endswith("."), key.dotted
         assert key.valid not in ("", "any value"), key.dotted
+
+
+def test_only_what_can_be_used_is_listed_as_valid():
+    assert find_key(["device"]).valid == "auto | cpu | cuda or cuda:NUMBER"
+    assert find_key(["physics", "backend"]).valid == "auto | mujoco_cpu"
+
+
+def test_defaults_in_the_docs_are_those_of_the_schema():
+    page = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+    rows = re.findall(r"^\| `([\w.]+)` \| ([^|]+) \|", page.read_text(), flags=re.M)
+    assert len(rows) >= 7
+    for dotted, shown in rows:
+        key = find_key(dotted.split("."))
+        assert key is not None, dotted
+        assert str(key.default).lower() == shown.strip(), dotted
 
 
 def test_a_key_with_a_unit_says_so():

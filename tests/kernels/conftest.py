@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.kernels.support import chosen, import_terms, library, make_spec
 from tests.reference.step_reference import StepReference
+from unilab_kernels import terms
 from unilab_kernels.fuse import FusedKernel, assemble
 from unilab_kernels.spec import KernelSpec
 
@@ -113,6 +115,15 @@ def quiet_numpy():
     """Oracles may divide by zero where the kernel is meant to notice it."""
     with np.errstate(all="ignore"):
         yield
+
+
+@pytest.fixture
+def forget_terms() -> Iterator[None]:
+    """Terms that a test registers are gone after it."""
+    known = dict(terms._REGISTRY)
+    yield
+    terms._REGISTRY.clear()
+    terms._REGISTRY.update(known)
 
 
 @pytest.fixture

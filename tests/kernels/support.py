@@ -9,12 +9,14 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 
 import unilab_kernels
 from tests.reference.step_reference import BLOCK
 from unilab_kernels import terms
-from unilab_kernels.fuse import ARRAYS, FusedKernel, seed_key
+from unilab_kernels.fuse import ARRAYS, FusedKernel, assemble, seed_key
 from unilab_kernels.spec import CarriedField, KernelSpec, StateField
+from unilab_kernels.terms import TermError
 
 for _module in pkgutil.iter_modules(unilab_kernels.__path__):
     importlib.import_module(f"unilab_kernels.{_module.name}")
@@ -250,3 +252,16 @@ def import_terms(folder: Path, name: str, text: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+# How a user's file of terms begins.
+HEAD = "import math\nfrom unilab_kernels.terms import *\nfrom unilab_kernels.terms import reward, "
+HEAD += "observation, derived, command, termination, interval, carry, reset\n"
+
+
+def refused(words: list[str], **changes: Any) -> None:
+    """Assembling the made-up task with these changes raises a `TermError` that has the words."""
+    with pytest.raises(TermError) as error:
+        assemble(make_spec(**changes))
+    for word in words:
+        assert word in str(error.value), str(error.value)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.kernels.support import assert_same, copied, random_arrays
 from unilab_kernels.fuse import ARRAYS, seed_key
+from unilab_kernels.spec import BAD_TERM
 
 
 def sample(case, arrays, ids):
@@ -43,8 +44,12 @@ def test_a_reset_clears_the_fields_of_its_rows_alone(everything):
     before = copied(arrays)
     observe(case, arrays, [2, 65])
     columns = case.kernel.carried_slices
-    for name in ("action", "prev_action", "ctrl", "feet_air_time"):
+    for name in ("action", "prev_action", "feet_air_time"):
         assert not arrays["fields_io"][[2, 65], columns[name]].any(), name
+    for i in (2, 65):  # the actuators rest at their offset, which is what action 0 asks for
+        np.testing.assert_array_equal(
+            arrays["fields_io"][i, columns["ctrl"]], arrays["ctrl_offset_in"].astype(np.float32)
+        )
     fixed = columns["fixed_command"]
     np.testing.assert_array_equal(
         arrays["fields_io"][:, fixed], before["fields_io"][:, fixed], "kept across episodes"
@@ -52,6 +57,18 @@ def test_a_reset_clears_the_fields_of_its_rows_alone(everything):
     others = np.delete(np.arange(66), [2, 65])
     for name in ("fields_io", "obs_out", "critic_obs_out", "step_io", "return_io"):
         np.testing.assert_array_equal(arrays[name][others], before[name][others], err_msg=name)
+
+
+def test_a_first_observation_that_is_not_finite_is_flagged(everything):
+    case = everything
+    arrays = random_arrays(case.kernel, case.spec, 66, seed=34)
+    spare = case.spec.state_fields["spare"].columns[0]
+    arrays["sensor_in"][[3, 64, 65], :, spare] = 0.0  # spare_inverse divides by it
+    arrays["failure_io"][:] = 1
+    wanted = case.reference.observe_resets(arrays, [3, 4, 65])
+    observe(case, arrays, [3, 4, 65])
+    assert arrays["failure_io"][[3, 4, 64, 65]].tolist() == [BAD_TERM, 0, 1, BAD_TERM]
+    assert_same(arrays, wanted)
 
 
 def states(case, *, seed=7, rank=0, num_envs=8, episodes=20):

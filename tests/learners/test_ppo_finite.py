@@ -27,7 +27,7 @@ def test_a_bad_reward_changes_no_parameter_moment_or_rate(bad: float) -> None:
     collected = collect(learner, seed=2, rollout=collected.rollout)
     collected.rollout.reward[5, 3] = bad
     metrics = learner.update(collected.rollout)
-    assert metrics["non_finite_updates"].item() == UPDATES
+    assert metrics["learner/non_finite_updates"].item() == UPDATES
     assert math.isnan(metrics["loss/policy"].item())
     after = learning_state(learner)
     assert before.keys() == after.keys()
@@ -35,7 +35,7 @@ def test_a_bad_reward_changes_no_parameter_moment_or_rate(bad: float) -> None:
 
     collected = collect(learner, seed=3, rollout=collected.rollout)
     metrics = learner.update(collected.rollout)
-    assert metrics["non_finite_updates"].item() == 0
+    assert metrics["learner/non_finite_updates"].item() == 0
     assert all(math.isfinite(value.item()) for value in metrics.values())
     after = learning_state(learner)
     assert all(torch.isfinite(value).all() for value in after.values())
@@ -48,7 +48,7 @@ def test_only_the_minibatches_with_the_bad_sample_are_refused(field: str) -> Non
     rollout = collect(learner, seed=1).rollout
     getattr(rollout, field)[2, 3] = math.nan
     metrics = learner.update(rollout)
-    assert metrics["non_finite_updates"].item() == 3  # once an epoch
+    assert metrics["learner/non_finite_updates"].item() == 3  # once an epoch
     steps = learner.state_dict()["optimizer_actor"]["step"].item()
     assert steps == UPDATES - 3
     for name, value in metrics.items():
@@ -60,9 +60,9 @@ def test_a_bad_observation_stays_out_of_the_statistics_and_is_counted() -> None:
     learner = small_learner()
     rollout = collect(learner, seed=1).rollout
     rollout.obs[6, 0] = math.nan  # row T: seen next, learnt from in the next rollout
-    assert learner.update(rollout)["non_finite_updates"].item() == 0
+    assert learner.update(rollout)["learner/non_finite_updates"].item() == 0
     mean = learner.obs_normalizer.mean.clone()
     rollout = collect(learner, seed=2, rollout=rollout).rollout
-    assert learner.update(rollout)["non_finite_updates"].item() >= 1
+    assert learner.update(rollout)["learner/non_finite_updates"].item() >= 1
     assert torch.equal(learner.obs_normalizer.mean, mean)
     assert torch.isfinite(learner.obs_normalizer.inv_scale).all()

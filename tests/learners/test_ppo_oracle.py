@@ -136,8 +136,8 @@ def test_whole_update_equals_the_plain_reference(name: str) -> None:
         assert torch.allclose(w, w_ref, rtol=1e-6, atol=1e-7)
         assert torch.allclose(b, b_ref, rtol=1e-6, atol=1e-7)
     assert torch.allclose(learner.actor.std, state.std, rtol=1e-6)
-    assert float(metrics["kl"]) == pytest.approx(sum(trace.kls) / len(trace.kls), rel=1e-5)
-    assert float(metrics["non_finite_updates"]) == 0
+    assert float(metrics["policy/kl"]) == pytest.approx(sum(trace.kls) / len(trace.kls), rel=1e-5)
+    assert float(metrics["learner/non_finite_updates"]) == 0
 
 
 def test_adaptive_rate_both_rises_and_falls_in_the_oracle_case() -> None:

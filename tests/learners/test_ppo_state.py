@@ -161,8 +161,8 @@ def test_first_ratio_of_an_iteration_is_one() -> None:
     rollout = collect(learner, seed=1).rollout
     learner.update(rollout)
     metrics = learner.update(collect(learner, seed=2, rollout=rollout).rollout)
-    assert metrics["kl"].item() < 1e-9
-    assert metrics["clip_fraction"].item() == 0
+    assert metrics["policy/kl"].item() < 1e-9
+    assert metrics["policy/clip_fraction"].item() == 0
     assert metrics["loss/policy"].item() == pytest.approx(0.0, abs=1e-6)
 
 
@@ -213,5 +213,5 @@ def test_a_rollout_without_any_truncation_is_learnt_from() -> None:
     rollout.truncated.zero_()
     rollout.carry_over()  # drops the final observations
     metrics = learner.update(rollout)
-    assert metrics["non_finite_updates"].item() == 0
+    assert metrics["learner/non_finite_updates"].item() == 0
     assert learner.state_dict()["optimizer_critic"]["step"].item() == 12

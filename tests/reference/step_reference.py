@@ -151,8 +151,12 @@ class StepReference:
                 carried = self.spec.carried_fields.get(name)
                 if carried is None or carried.reset is not None:
                     arrays["fields_io"][i, columns] = 0.0 if carried is None else carried.reset
+            arrays["fields_io"][i, self.columns["ctrl"]] = arrays["ctrl_offset_in"]
             self._events(arrays, i, fresh=True)
         self._observe(arrays, list(ids))
+        for i in ids:
+            if not np.all(np.isfinite([*arrays["obs_out"][i], *arrays["critic_obs_out"][i]])):
+                arrays["failure_io"][i] = BAD_TERM
         return arrays
 
     # -- their parts ----------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,15 @@ import onnxruntime
 import pytest
 import torch
 
-from tests.runners.support import cli, files
-from unilab.runners.build import make_pipeline
-from unilab.runners.restore import restore_policy
+from tests.runners.support import cli, files, train
+from unilab.config import config_dir, load_config
+from unilab.runners.build import choose_device, make_learner, make_pipeline
+from unilab.runners.checkpoint import Progress
+from unilab.runners.export import RESETS, describe, effort_limits, first_observations
+from unilab.runners.restore import RestoredPolicy, restore_policy
 from unilab.runs import find_checkpoint
 from unilab.runtime.threads import make_plan
+from unilab.tasks.base import ASSETS, build_task
 
 
 class Runner:
@@ -101,6 +107,101 @@ def test_the_normaliser_of_the_checkpoint_is_inside(trained, tmp_path):
         action = policy.learner.act(torch.from_numpy(obs), explore=False).action.numpy()
         assert results[-1] == pytest.approx(policy.built.ctrl_scale * action, abs=1e-5)
     assert results[0] != results[1]
+
+
+def untrained(task: str, *overrides: str) -> RestoredPolicy:
+    """A policy of a task as it is before training."""
+    built = build_task(load_config(task, overrides).config)
+    learner = make_learner(built, built.config, choose_device("cpu"), 0)
+    return RestoredPolicy(built, learner, Progress())
+
+
+def test_the_contract_says_what_each_number_is_and_what_each_joint_takes():
+    contract = asdict(describe(untrained("go1_walk")))
+    json.dumps(contract, allow_nan=False)
+    parts = {part["name"]: part for part in contract["observation_layout"]}
+    assert parts["base_ang_vel"]["meaning"] == "Base angular velocity in the base frame, rad/s."
+    assert "q - default_pose" in parts["joint_pos_rel"]["meaning"]
+    assert parts["joint_velocity"]["scale"] == 0.1
+    assert parts["joint_velocity"]["noise"] == pytest.approx(0.15)
+    for words in ("clipped `action` output of the previous step", "0 at the start"):
+        assert words in parts["last_action"]["meaning"]
+    assert contract["joint_names"][:3] == ("FR_hip_joint", "FR_thigh_joint", "FR_calf_joint")
+    assert contract["actuator_type"] == ["position"] * 12
+    assert contract["effort_limit"] == [23.7, 23.7, 35.55] * 4
+    assert contract["gear"] == [1.0] * 12
+
+
+def test_last_action_is_what_the_contract_says():
+    policy = untrained("go1_walk", "actions.clip=0.5", "episode.random_start=false")
+    pipeline = make_pipeline(
+        policy.built, make_plan(policy.built.config.runtime, 2), seed=1, num_envs=2
+    )
+    (part,) = (p for p in policy.built.kernel.actor_layout if p.name == "last_action")
+    pipeline.reset()
+    assert not pipeline.observe(0)[0][:, part.start : part.stop].any()
+    pipeline.submit(0, np.tile(np.linspace(-1, 1, 12, dtype=np.float32), (2, 1)))
+    pipeline.finish(0)
+    seen = pipeline.observe(0)[0][:, part.start : part.stop]
+    pipeline.close()
+    np.testing.assert_array_equal(seen[0], np.clip(np.linspace(-1, 1, 12), -0.5, 0.5, dtype="f4"))
+
+
+def test_effort_is_limited_by_actuator_gear_and_joint(tmp_path):
+    text = (ASSETS / "cartpole.xml").read_text()
+    motor = '<motor name="slide" joint="slider" gear="10" ctrllimited="true" ctrlrange="-1 1"'
+    joint = '<joint name="slider"'
+    assert motor in text
+    assert joint in text
+    limited = text.replace(motor, motor + ' forcerange="-3 2"')
+    cases = {
+        "none.xml": (text, None),
+        "actuator.xml": (limited, 20.0),
+        "joint.xml": (limited.replace(joint, joint + ' actuatorfrcrange="-7 9"'), 7.0),
+    }
+    for name, (content, limit) in cases.items():
+        (tmp_path / name).write_text(content)
+        robot = untrained("cartpole", f"physics.model={tmp_path / name}").built.robot
+        assert effort_limits(robot) == [limit]
+
+
+def test_a_task_file_is_named_without_the_folder_it_is_in(tmp_path, monkeypatch):
+    (tmp_path / "my_pole.py").write_text("from unilab.tasks.cartpole import TASK as TASK\n")
+    shutil.copy(config_dir() / "cartpole.yaml", tmp_path / "my_pole.yaml")
+
+    def none(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", none)  # a bare checkout
+    metadata = describe(untrained(str(tmp_path / "my_pole.py")))
+    assert metadata.task == "my_pole"
+    assert metadata.extra["unilab_version"] == "unknown"
+    assert str(tmp_path) not in json.dumps(asdict(metadata))
+
+
+def test_the_file_is_compared_on_first_observations_of_the_task(trained, tmp_path):
+    built = restore_policy(trained, find_checkpoint(trained), []).built
+    obs = first_observations(built, RESETS)
+    assert (obs.shape, obs.dtype) == ((RESETS, 5), np.float32)
+    assert len(np.unique(obs, axis=0)) == RESETS
+    assert np.abs(obs[:, 2] ** 2 + obs[:, 3] ** 2 - 1).max() < 0.02  # cosine and sine, with noise
+    outcome = cli("export", cwd=tmp_path)
+    assert f"on {1 + 7 + 1000 + RESETS} observations" in outcome.out
+
+
+def test_a_robot_given_by_a_relative_path_is_found_from_another_folder(tmp_path):
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    shutil.copy(ASSETS / "cartpole.xml", home / "mine.xml")
+    run = train(home, "physics.model=mine.xml", "train.iterations=1", "log.tensorboard=false")
+    for arguments in (
+        ("eval", "--run", str(run)),
+        ("export", "--run", str(run)),
+        ("train", "--resume", str(run), "train.iterations=2"),
+    ):
+        outcome = cli(*arguments, cwd=elsewhere)
+        assert outcome.code == 0, outcome
 
 
 @pytest.mark.parametrize("output", ["config.yaml/policy.onnx", "checkpoints"])

@@ -69,7 +69,7 @@ def test_one_bad_action_is_counted_and_training_goes_on(tmp_path, capsys):
     train(run)
     lines = metrics(tmp_path)
     assert [line.get("failure/bad_action", 0.0) for line in lines] == [0, 1, 0, 0, 0, 0]
-    assert [line["non_finite_updates"] for line in lines] == [0.0] * 6
+    assert [line["learner/non_finite_updates"] for line in lines] == [0.0] * 6
     assert all("non_finite" not in line for line in lines)
     for name, value in tensors(run.learner.state_dict()):
         assert torch.isfinite(value.double()).all(), name

@@ -92,8 +92,10 @@ def load_config(task: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     layers.lay(["task"], files.task, lambda _: COMMAND_LINE)
     chosen = next((o.value for o in reversed(parsed) if o.path == ("learner",)), None)
     _lay_learner(layers, chosen, in_file)
+    _resolve_model(layers, files.config_path.parent)
     for path, value in parsed:
         layers.replace(path, value, lambda _: COMMAND_LINE)
+    _resolve_model(layers, Path())
     return _finish(layers)
 
 
@@ -116,6 +118,7 @@ def load_resolved(path: Path | str, overrides: Sequence[str] = ()) -> LoadedConf
                 f"learner={values.get('learner')}; start a new run for another learner"
             )
         layers.replace(key, value, lambda _: COMMAND_LINE)
+    _resolve_model(layers, Path())
     return _finish(layers)
 
 
@@ -141,6 +144,14 @@ def _finish(layers: Layers) -> LoadedConfig:
         raise ConfigError(explain_errors(error, layers.origins)) from None
     origins = {key: layers.origins.get(key, DEFAULT) for key, _ in leaves(to_plain(config))}
     return LoadedConfig(config, origins)
+
+
+def _resolve_model(layers: Layers, folder: Path) -> None:
+    """Make a relative `physics.model` absolute, so that a saved config holds in every folder."""
+    physics = layers.values.get("physics")
+    model = physics.get("model") if isinstance(physics, dict) else None
+    if isinstance(physics, dict) and isinstance(model, str) and model:
+        physics["model"] = str((folder / Path(model).expanduser()).absolute())
 
 
 def _lay_learner(layers: Layers, chosen: object, in_file: Origin) -> None:

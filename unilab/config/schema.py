@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from unilab.config.base import (
     BoolOrAuto,
@@ -36,7 +36,7 @@ __all__ = [
     "TrainConfig",
 ]
 
-Device = Literal["auto", "cpu", "mps", "cuda"] | Annotated[str, Field(pattern=r"^cuda:\d+$")]
+Device = Literal["auto", "cpu", "cuda"] | Annotated[str, Field(pattern=r"^cuda:\d+$")]
 
 _INT32_MAX = 2**31 - 1  # env ids are int32
 
@@ -44,11 +44,13 @@ _INT32_MAX = 2**31 - 1  # env ids are int32
 class PhysicsConfig(Section):
     """The simulation."""
 
-    backend: Literal["auto", "mujoco_cpu", "mujoco_warp"] = Field(
+    backend: Literal["auto", "mujoco_cpu"] = Field(
         default="auto", description="Physics engine. auto = mujoco_cpu in this version."
     )
     model: str | None = Field(
-        default=None, description="MJCF file used in place of the task's robot. null = the task's."
+        default=None,
+        description="MJCF file used in place of the task's robot; in a task's YAML it counts from "
+        "that file's folder. null = the task's.",
     )
     num_envs: int = Field(
         default=1024,
@@ -67,6 +69,16 @@ class PhysicsConfig(Section):
         ge=1,
         description="Integration steps per control step; control period = timestep_s * substeps.",
     )
+
+    @field_validator("backend", mode="before")
+    @classmethod
+    def _check_backend(cls, value: object) -> object:
+        if value == "mujoco_warp":
+            raise ValueError(
+                "mujoco_warp is not available in this version; valid: auto or mujoco_cpu (physics "
+                "on the CPU)"
+            )
+        return value
 
 
 class EpisodeConfig(Section):
@@ -259,13 +271,4 @@ class RunConfig(Section):
                     f"{key}={length_s:g} is shorter than one control step, physics.timestep_s * "
                     f"physics.substeps = {control_s:g} s; raise {key}"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _check_backend(self) -> Self:
-        if self.physics.backend == "mujoco_warp":
-            raise ValueError(
-                "physics.backend=mujoco_warp is not available in this version; valid: auto or "
-                "mujoco_cpu (physics on the CPU)"
-            )
         return self

@@ -46,12 +46,12 @@ MINIBATCH_METRICS = (
     "loss/value",
     "loss/entropy",
     "loss/mirror",
-    "kl",
-    "clip_fraction",
-    "learning_rate",
-    "action_std",
-    "grad_norm/actor",
-    "grad_norm/critic",
+    "policy/kl",
+    "policy/clip_fraction",
+    "learner/learning_rate",
+    "policy/std",
+    "learner/grad_norm_actor",
+    "learner/grad_norm_critic",
 )
 
 
@@ -60,7 +60,7 @@ class PPO:
 
     `update` and `act` never read a value back from the device. A minibatch whose loss or gradient
     is not finite changes neither parameters nor optimiser state and is counted in the metric
-    `non_finite_updates`.
+    `learner/non_finite_updates`.
 
     Args:
       config: hyperparameters.
@@ -297,9 +297,9 @@ class PPO:
         count = self._sums[-1].clone()
         averages = (self._sums[:-1] / count).unbind()
         metrics = dict(zip(self._metric_names, averages, strict=True))
-        metrics["explained_variance"] = explained
+        metrics["learner/explained_variance"] = explained
         skipped = self.config.epochs * self.config.minibatches - count
-        metrics["non_finite_updates"] = skipped + sum((~ok).to(self.dtype) for ok in folded)
+        metrics["learner/non_finite_updates"] = skipped + sum((~ok).to(self.dtype) for ok in folded)
         return metrics
 
     def state_dict(self) -> dict[str, Any]:

@@ -88,18 +88,6 @@ class Robot:
         free = np.array([-np.inf, np.inf])
         return np.where(self.model.jnt_limited[ids, None] != 0, self.model.jnt_range[ids], free)
 
-    def geom_id(self, name: str) -> int:
-        """Return a geom's id. Raises ConfigError: no such geom."""
-        return find(self.model, "geom", name, str(self.path))
-
-    def body_id(self, name: str) -> int:
-        """Return a body's id. Raises ConfigError: no such body."""
-        return find(self.model, "body", name, str(self.path))
-
-    def site_id(self, name: str) -> int:
-        """Return a site's id. Raises ConfigError: no such site."""
-        return find(self.model, "site", name, str(self.path))
-
     def camera_id(self, name: str) -> int:
         """Return a camera's id. Raises ConfigError: no such camera."""
         return find(self.model, "camera", name, str(self.path))
@@ -111,13 +99,11 @@ class Robot:
     def require_ctrlrange(self) -> F64:
         """Return (A, 2) f64 ctrl ranges, for a task that derives its action scale from them.
 
-        Position servos may be unlimited, (-inf, inf): their scale comes from the task.
-
         Raises:
-          ConfigError: another actuator has no range, so the file does not say how much is full.
+          ConfigError: an actuator has no range, so the file does not say how much is full.
         """
         rows = self.actuator_table()
-        bad = [r for r in rows if r.kind != "position" and np.isinf(r.ctrl_range).any()]
+        bad = [r for r in rows if np.isinf(r.ctrl_range).any()]
         if bad:
             names = ", ".join(f"'{r.name}' ({r.kind} on joint '{r.joint}')" for r in bad)
             raise ConfigError(
@@ -145,7 +131,6 @@ def compile_robot(
     timestep_s: float | None = None,
     collision_geoms: Sequence[str] | None = None,
     contact: ContactModel | None = None,
-    strip_visuals: bool = False,
 ) -> Robot:
     """Compile an MJCF file with the sensors a task declares.
 
@@ -158,7 +143,6 @@ def compile_robot(
       collision_geoms: shell patterns of geom names. Only these geoms of the moving bodies collide
         (geoms fixed to the world always may); None keeps the file's.
       contact: cone and contact dimensions; None keeps the file's.
-      strip_visuals: leave out geoms, meshes, materials that physics does not need. Training only.
 
     Returns:
       The robot.
@@ -183,7 +167,6 @@ def compile_robot(
     for old in list(spec.sensors):
         spec.delete(old)
     blocks = add_sensors(spec, base, sensors, file)
-    spec.compiler.discardvisual = strip_visuals or spec.compiler.discardvisual
     model = compile_spec(spec, file)
     rows = actuator_table(model)
     return Robot(

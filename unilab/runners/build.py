@@ -79,12 +79,7 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, index = name.partition(":")
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    there = {
-        "cpu": True,
-        "cuda": int(index or 0) < found,
-        "mps": torch.backends.mps.is_available(),
-    }
-    if not there[kind]:
+    if kind == "cuda" and int(index or 0) >= found:
         raise ConfigError(
             f"device={name}: there is no such device ({found} CUDA device(s) found); use "
             "device=cpu, or device=auto for the best there is"
@@ -150,38 +145,43 @@ def make_symmetry(built: BuiltTask) -> Symmetry | None:
     """Put the mirrors of the task's terms together; None where the task declares none.
 
     Raises:
-      ConfigError: the task has a symmetry, but an observation term in use has no mirror.
+      ConfigError: the mirror of the action or of an observation term in use has another size, or
+        is missing where `learners.ppo.symmetry` asks for it.
     """
-    mirrors = built.model.mirrors
-    if not mirrors:
+    if not built.model.mirrors:
         return None
-    wanted = built.config.learners.ppo.symmetry != "none"
+    kernel, action_dim = built.kernel, len(built.model.ctrl_offset)
+    obs = _join_mirrors(built, kernel.actor_layout)
+    critic_obs = _join_mirrors(built, kernel.critic_layout)
+    action = _join_mirrors(built, (ObservationSlice("action", 0, action_dim, 0.0, 1.0),))
+    if obs is None or critic_obs is None or action is None:
+        return None
+    return Symmetry(obs, critic_obs, action)
 
-    def join(layout: tuple[ObservationSlice, ...]) -> Mirror | None:
-        perms, signs = [], []
-        for part in layout:
-            mirror = mirrors.get(part.name)
-            if mirror is None:
-                if wanted:
-                    raise ConfigError(
-                        f"learners.ppo.symmetry is on, but the task declares no mirror for the "
-                        f"observation term '{part.name}'; declare it in the task's mirrors, leave "
-                        "the term out, or set learners.ppo.symmetry=none"
-                    )
+
+def _join_mirrors(built: BuiltTask, layout: tuple[ObservationSlice, ...]) -> Mirror | None:
+    """Join the mirrors of the terms in a layout; None where one is missing and none is needed."""
+    perms, signs = [], []
+    for part in layout:
+        size, mirror = part.stop - part.start, built.model.mirrors.get(part.name)
+        what = "the action" if part.name == "action" else f"the observation term '{part.name}'"
+        if mirror is None:
+            if built.config.learners.ppo.symmetry == "none":
                 return None
-            perms.append(mirror.perm + part.start)
-            signs.append(mirror.sign)
-        return Mirror(
-            torch.from_numpy(np.concatenate(perms)).long(),
-            torch.from_numpy(np.concatenate(signs)).float(),
-        )
-
-    obs, critic_obs = join(built.kernel.actor_layout), join(built.kernel.critic_layout)
-    if obs is None or critic_obs is None:
-        return None
-    action = mirrors["action"]
-    return Symmetry(
-        obs,
-        critic_obs,
-        Mirror(torch.from_numpy(action.perm).long(), torch.from_numpy(action.sign).float()),
+            raise ConfigError(
+                f"learners.ppo.symmetry is on, but the task declares no mirror for {what} "
+                f"({size} numbers); declare '{part.name}' in the task's mirrors, or set "
+                "learners.ppo.symmetry=none"
+            )
+        if mirror.perm.shape != (size,) or mirror.sign.shape != (size,):
+            raise ConfigError(
+                f"task '{built.config.task}': mirrors: '{part.name}' has {mirror.perm.size} "
+                f"indices and {mirror.sign.size} signs; {what} has {size} numbers, and needs one "
+                "of each for every number"
+            )
+        perms.append(mirror.perm + part.start)
+        signs.append(mirror.sign)
+    return Mirror(
+        torch.from_numpy(np.concatenate(perms)).long(),
+        torch.from_numpy(np.concatenate(signs)).float(),
     )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unilab.config import RunConfig, diff_configs, load_config
+from unilab.config import RunConfig, diff_configs, load_config, task_label
 from unilab.errors import ConfigError, nearest
 from unilab.learners.base import Learner
 from unilab.runners.build import make_pipeline
@@ -94,13 +94,12 @@ def evaluate(built: BuiltTask, learner: Learner) -> Evaluation:
     config = built.config
     count = config.evaluation.episodes
     steps = max(1, round(config.evaluation.episode_length_s / built.control_dt))
-    plan = make_plan(config.runtime, count) if config.runtime.groups == "auto" else make_plan(
-        config.runtime.model_copy(update={"groups": "auto"}), count
-    )  # fmt: skip
+    plan = make_plan(config.runtime.model_copy(update={"groups": "auto"}), count)
     pipeline = make_pipeline(built, plan, seed=EVALUATION_SEED, num_envs=count)
     try:
         points = _fix_commands(pipeline, config.evaluation.points)
-        _start(pipeline, steps)
+        # One step longer than is looked at: what survives is still in its own last state.
+        _start(pipeline, steps + 1)
         velocity = _VelocityError(pipeline) if _is_velocity_task(built) else None
         total, length = np.zeros(count), np.zeros(count)
         alive, survived = np.ones(count, bool), np.ones(count, bool)
@@ -110,11 +109,10 @@ def evaluate(built: BuiltTask, learner: Learner) -> Evaluation:
                 step = pipeline.finish(group)
                 total[envs] += np.where(alive[envs], step.reward, 0.0)
                 length[envs] += alive[envs]
-                if velocity is not None:
-                    velocity.add(envs, alive)
-                ended = alive[envs] & (step.terminated != 0)
-                survived[envs] &= ~ended
+                survived[envs] &= ~alive[envs] | (step.terminated == 0)
                 alive[envs] &= (step.terminated == 0) & (step.truncated == 0)
+                if velocity is not None:  # an env that has just ended shows its next episode
+                    velocity.add(envs, alive)
     finally:
         pipeline.close()
     per_env = {
@@ -123,8 +121,8 @@ def evaluate(built: BuiltTask, learner: Learner) -> Evaluation:
         "survived_fraction": survived.astype(np.float64),
     }
     if velocity is not None:
-        per_env["lin_vel_error"] = velocity.lin / length
-        per_env["ang_vel_error"] = velocity.ang / length
+        per_env["lin_vel_error"] = velocity.lin / np.maximum(velocity.steps, 1)
+        per_env["ang_vel_error"] = velocity.ang / np.maximum(velocity.steps, 1)
     return _summarise(built, per_env, points)
 
 
@@ -213,7 +211,7 @@ def _frame(
 ) -> Frame:
     qpos = pipeline.qpos()[0].copy()
     if velocity is None or point is None:
-        return Frame(qpos, (pipeline.built.config.task,))
+        return Frame(qpos, (task_label(pipeline.built.config.task),))
     lin, yaw_rate = velocity.measured(slice(0, 1))
     vx, vy = lin[0]
     base = qpos[velocity.qpos_start : velocity.qpos_start + 3]
@@ -245,6 +243,7 @@ class _VelocityError:
         self.qpos_start, self.qvel_start = root_starts(pipeline.built.robot)
         self.lin: F64 = np.zeros(pipeline.num_envs)
         self.ang: F64 = np.zeros(pipeline.num_envs)
+        self.steps: F64 = np.zeros(pipeline.num_envs)
 
     def add(self, envs: slice, alive: NDArray[np.bool_]) -> None:
         """Add the errors of one step where the episode is still on."""
@@ -253,6 +252,7 @@ class _VelocityError:
         error = np.linalg.norm(lin - command[:, :2], axis=1)
         self.lin[envs] += np.where(alive[envs], error, 0.0)
         self.ang[envs] += np.where(alive[envs], np.abs(yaw_rate - command[:, 2]), 0.0)
+        self.steps[envs] += alive[envs]
 
     def measured(self, envs: slice) -> tuple[F64, F64]:
         """Return the planar velocity (n, 2) in the base frame and the yaw rate (n,)."""

@@ -61,14 +61,18 @@ def run_on_policy(run: OnPolicyRun, interrupt: Interrupt) -> None:
       KeyboardInterrupt: an interrupt cut an iteration short; see `Interrupt.cut_at`.
     """
     config = run.pipeline.built.config
-    progress, timers = run.progress, run.pipeline.timers
+    progress, timers, plan = run.progress, run.pipeline.timers, run.pipeline.plan
     begin = perf_counter() - progress.wall_s
     bad_iterations, saved_at = 0, progress.iteration
     timers.take()
     while not (is_complete(config.train, progress) or interrupt.requested):
         with timers.span("snapshot"):
             interrupt.resume_point = run.checkpoint()
+        if plan.overlap:  # the policy then acts beside physics, on the kernels' share of the CPUs
+            torch.set_num_threads(plan.kernel)
         collect(run.pipeline, run.learner.act, run.rollout)
+        if plan.overlap:
+            torch.set_num_threads(plan.learner)
         with timers.span("learn", busy="learner"):
             metrics = run.learner.update(run.rollout)
             run.rollout.carry_over()
@@ -187,7 +191,10 @@ def _without_bad_actions(output: ActOutput, step: Transitions) -> ActOutput:
 
 def _count_bad(log: dict[str, float], so_far: int) -> int:
     """Count iterations in a row with non-finite actions or updates; stop when it goes on."""
-    actions, updates = log.get("failure/bad_action", 0.0), log.get("non_finite_updates", 0.0)
+    actions, updates = (
+        log.get("failure/bad_action", 0.0),
+        log.get("learner/non_finite_updates", 0.0),
+    )
     count = so_far + 1 if actions or updates else 0
     if count >= MAX_BAD_ITERATIONS:
         raise UnilabError(

@@ -12,8 +12,15 @@ from typing import Any
 import torch
 
 from unilab.buffers.rollout import Rollout
-from unilab.config import LoadedConfig, RunConfig, diff_configs, load_resolved, save_resolved
-from unilab.errors import ConfigError, UnilabError
+from unilab.config import (
+    LoadedConfig,
+    RunConfig,
+    diff_configs,
+    load_resolved,
+    save_resolved,
+    task_label,
+)
+from unilab.errors import ConfigError
 from unilab.learners.base import Learner
 from unilab.plots import learning_curve
 from unilab.record import Recorder
@@ -41,6 +48,7 @@ from unilab.runtime.pipeline import Pipeline
 from unilab.runtime.threads import make_plan
 from unilab.runtime.timers import Timers
 from unilab.tasks.base import BuiltTask, build_task
+from unilab.video import RenderUnavailable
 
 EXIT_INTERRUPTED = 130
 CURVE_FILE = "learning_curve.png"
@@ -229,6 +237,9 @@ def _train_or_save(run: OnPolicyRun, interrupt: Interrupt) -> int:
         checkpoints.save(run.run_dir, interrupt.cut_at, keep=keep)
         return interrupt.cut_at.progress.iteration
     except Exception as error:
+        if interrupt.resume_point is not None:  # the state before the iteration that failed
+            keep = run.pipeline.built.config.checkpoint.keep
+            checkpoints.save(run.run_dir, interrupt.resume_point, keep=keep)
         saved = list_checkpoints(run.run_dir)
         last = f"the last checkpoint is {saved[-1][1]}" if saved else "there is no checkpoint yet"
         error.add_note(
@@ -249,14 +260,16 @@ def _finish(run: OnPolicyRun) -> None:
         save_evaluation(run_dir, result)
         say(format_evaluation(result))
     curve = run_dir / CURVE_FILE
-    learning_curve(run_dir / "metrics.jsonl", curve, f"{config.task}, seed {config.seed}")
+    learning_curve(
+        run_dir / "metrics.jsonl", curve, f"{task_label(config.task)}, seed {config.seed}"
+    )
     lines.append(f"curve       {curve}")
     if config.evaluation.video:
         say("rendering the video ...")
         try:
             record_video(built, run.learner, run_dir / VIDEO_FILE)
             lines.append(f"video       {run_dir / VIDEO_FILE}")
-        except UnilabError as error:
+        except RenderUnavailable as error:
             lines.append(f"video       none: {error}")
     say("\n".join(lines))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from unilab.physics.model import Robot
 from unilab.tasks.base import (
-    Mirror,
+    MirrorSpec,
     Task,
     TaskModel,
     ctrl_range_map,
@@ -28,7 +28,7 @@ def describe(robot: Robot) -> TaskModel:
     require_actuated(robot, ["slider"])
     ctrl_offset, ctrl_scale = ctrl_range_map(robot)
     # Mirroring the cart-pole flips everything but the cosine of the angle.
-    flip = Mirror(np.arange(2), np.array([-1, -1], np.float32))
+    flip = MirrorSpec(np.arange(2), np.array([-1, -1], np.float32))
     return TaskModel(
         # A state row is time, qpos, qvel, ...: column 0 is the time.
         fields={
@@ -46,8 +46,8 @@ def describe(robot: Robot) -> TaskModel:
         ctrl_scale=ctrl_scale,
         mirrors={
             "cart_state": flip,
-            "pole_state": Mirror(np.arange(3), np.array([1, -1, -1], np.float32)),
-            "action": Mirror(np.arange(1), np.array([-1], np.float32)),
+            "pole_state": MirrorSpec(np.arange(3), np.array([1, -1, -1], np.float32)),
+            "action": MirrorSpec(np.arange(1), np.array([-1], np.float32)),
         },
     )
 

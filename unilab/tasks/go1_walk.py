@@ -11,7 +11,7 @@ import numpy as np
 from unilab.errors import ConfigError, nearest
 from unilab.physics.model import ContactModel, ContactSensorSpec, Robot, SensorSpec
 from unilab.tasks.base import (
-    Mirror,
+    MirrorSpec,
     Task,
     TaskModel,
     joint_constants,
@@ -60,7 +60,7 @@ def describe(robot: Robot) -> TaskModel:
     )
 
 
-def _mirrors(robot: Robot) -> dict[str, Mirror]:
+def _mirrors(robot: Robot) -> dict[str, MirrorSpec]:
     """Reflection in the plane y = 0: y, roll and yaw change sign, left and right swap."""
     names = list(robot.joint_names)
     swap = {"FR": "FL", "FL": "FR", "RR": "RL", "RL": "RR"}
@@ -73,10 +73,13 @@ def _mirrors(robot: Robot) -> dict[str, Mirror]:
             )
     perm = np.array([names.index(twin) for twin in twins])
     sign = np.array([-1 if "hip" in n else 1 for n in names], np.float32)
-    joints, feet = Mirror(perm, sign), Mirror(np.array([1, 0, 3, 2]), np.ones(4, np.float32))
+    joints, feet = (
+        MirrorSpec(perm, sign),
+        MirrorSpec(np.array([1, 0, 3, 2]), np.ones(4, np.float32)),
+    )
 
-    def vector(*signs: int) -> Mirror:
-        return Mirror(np.arange(len(signs)), np.array(signs, np.float32))
+    def vector(*signs: int) -> MirrorSpec:
+        return MirrorSpec(np.arange(len(signs)), np.array(signs, np.float32))
 
     return {
         "base_lin_vel": vector(1, -1, 1),
