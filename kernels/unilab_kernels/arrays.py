@@ -59,7 +59,8 @@ class FusedKernel:
       source: the module's text.
       actor_layout, critic_layout: where each observation term is.
       reward_names, termination_names: in the order of the weights and of the log.
-      carried_slices: name -> slice into a row of ``fields_io``; ``carried_reset``: reset values.
+      carried_slices: name -> slice into a row of ``fields_io``.
+      carried: name -> size, reset value and update of each carried field.
       log_names: the columns of ``log_io``.
       num_scratch: width of ``scratch_io``.
       weights, params, constants: run-time values, f32.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from . import terms as registry
-from .inline import Binding, Row, Scalar
+from .operands import Binding, Row, Scalar
 from .spec import CarriedField, KernelSpec, ParameterValue, StateField
 from .terms import Term, TermError
 
@@ -29,6 +29,7 @@ STAGES_OF = {
     "qpos_io": ("reset",),
     "qvel_io": ("reset",),
 }
+UNPLACED = Scalar("-")  # an ``out`` whose place is given later, by `placed`
 
 
 class FlatArray:
@@ -66,7 +67,8 @@ class Binder:
     params: FlatArray = field(default_factory=lambda: FlatArray("params_in", "p"))
     constant_values: FlatArray = field(default_factory=lambda: FlatArray("constants_in", "c"))
     constants_used: dict[str, Binding] = field(default_factory=dict)
-    derived_used: dict[str, Term] = field(default_factory=dict)
+    # Derived fields with what their arguments stand for, each after those that it reads.
+    derived_used: dict[str, tuple[Term, dict[str, Binding]]] = field(default_factory=dict)
     state_used: dict[str, StateField] = field(default_factory=dict)
     scratch: dict[str, Binding] = field(default_factory=dict)  # loaded and derived fields
     num_scratch: int = 0
@@ -203,10 +205,10 @@ class Binder:
         if name not in self.scratch:
             self._deriving.append(name)
             where = f"{where} (derived field '{name}')"
-            self.arguments(term, {}, where=where, out=Scalar("-"))
+            bound = self.arguments(term, {}, where=where, out=UNPLACED)
             self._deriving.pop()
-            self.derived_used[name] = term  # after what it depends on
             self.scratch[name] = self._scratch(self.out_size(term), name)
+            self.derived_used[name] = (term, placed(bound, self.scratch[name]))
         return self.scratch[name]
 
     def _scratch(self, size: int, name: str) -> Binding:
@@ -236,6 +238,11 @@ class Binder:
     def field_names(self) -> list[str]:
         """Return the names of all fields a term may read."""
         return sorted({*self.spec.state_fields, *self.carried, *registry.names("derived")})
+
+
+def placed(bound: Mapping[str, Binding], out: Binding) -> dict[str, Binding]:
+    """Return the arguments of a term with its ``out``, if it has one, at its place."""
+    return {name: out if name == "out" else binding for name, binding in bound.items()}
 
 
 def near(name: str, valid: set[str] | list[str]) -> str:

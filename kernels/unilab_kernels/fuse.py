@@ -27,14 +27,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from . import jit
 from . import terms as registry
 from .arrays import ARRAYS, FusedKernel, seed_key
-from .bind import Binder, near
-from .inline import Binding, NotInlinableError, Row, Scalar, inline
+from .bind import UNPLACED, Binder, near, placed
+from .bounds import check_indices
+from .inline import NotInlinableError, inline
+from .module_text import module_text
+from .operands import Binding, Row
 from .rng import bits64, first01, fold, second01
 from .sections import (
+    add_noise,
     apply_action,
+    check_first_observations,
     check_state,
     check_terms,
     close_episode,
@@ -44,6 +48,7 @@ from .sections import (
     function_text,
     indent,
     load_field,
+    reset_fields,
 )
 from .source import SourceCollector
 from .spec import (
@@ -134,11 +139,13 @@ class _Assembler:
             ),
             *self._step([*step, *observe], log_names, sizes),
             self._sample_resets(resets),
-            self._observe_resets([*load, "fresh = True", *commands, *first_intervals, *observe]),
+            self._observe_resets(
+                [*load, "fresh = True", *commands, *first_intervals, *observe], sizes
+            ),
         ]
         return FusedKernel(
             name=spec.name,
-            source=self._module(bodies),
+            source=module_text(spec.name, self.collector, self.binder, self.slices, bodies),
             actor_layout=actor_layout,
             critic_layout=critic_layout,
             reward_names=tuple(spec.rewards),
@@ -161,18 +168,32 @@ class _Assembler:
         given: TermParameters,
         where: str,
         *,
-        out: Binding | None = None,
+        result: str = "",
+        convert: str = "",
+    ) -> list[str]:
+        """Bind a term and return its statements."""
+        arguments = self.binder.arguments(term, given, where=where)
+        return self._written(term, arguments, where, result=result, convert=convert)
+
+    def _written(
+        self,
+        term: Term,
+        arguments: Mapping[str, Binding],
+        where: str,
+        *,
         result: str = "",
         convert: str = "",
     ) -> list[str]:
         """Return the statements of a term: its body written out or, where that fails, a call."""
         name = f"{term.stage}_{term.name}"
-        arguments = self.binder.arguments(term, given, where=where, out=out)
         function = self.collector.add(term.function, name, is_term=True)
         title = f"# {where}: {term.summary}"
         try:
+            check_indices(function, {n: a.size for n, a in arguments.items() if isinstance(a, Row)})
             lines = inline(function, arguments, prefix=name, result=result, convert=convert)
             return [title, *lines]
+        except TermError as error:
+            raise TermError(f"{where}: {error}") from error
         except NotInlinableError:
             texts = ", ".join(ast.unparse(a.load()) for a in arguments.values())
             call = f"{convert}({name}({texts}))" if convert else f"{name}({texts})"
@@ -230,9 +251,10 @@ class _Assembler:
             elif (term := registry.find("interval", name)) is not None:
                 if not intervals:
                     intervals = [f"for j in range({self.spec.nv}):", "    push_out[i, j] = 0.0"]
-                intervals += self._call(term, given, where, result="pushes", convert="bool")
+                arguments = self.binder.arguments(term, given, where=where)
+                intervals += self._written(term, arguments, where, result="pushes", convert="bool")
                 intervals += ["if pushes:", "    pushed_out[i] = 1"]
-                first_intervals += self._call(term, given, where)
+                first_intervals += self._written(term, arguments, where)
             else:
                 valid = [*registry.names("reset"), *registry.names("interval")]
                 raise TermError(f"{where}: unknown event term '{name}'; {near(name, valid)}")
@@ -250,9 +272,10 @@ class _Assembler:
             place = f"{where}.{name}"
             term = self.binder.find("observation", name, place)
             # Binding first: it says which field is missing before a size is asked for.
-            self.binder.arguments(term, given, where=place, out=Scalar("-"))
+            arguments = self.binder.arguments(term, given, where=place, out=UNPLACED)
             stop = start + self.binder.out_size(term)
-            lines += self._call(term, given, place, out=Row(array, "i", start, stop - start))
+            row = Row(array, "i", start, stop - start)
+            lines += self._written(term, placed(arguments, row), place)
             noise, scale = float(given.get("noise", 0.0)), float(given.get("scale", 1.0))  # type: ignore[arg-type]
             if "noise" in given:
                 lines += self._noise(place, array, start, stop, noise, scale)
@@ -266,37 +289,18 @@ class _Assembler:
     def _noise(
         self, where: str, array: str, start: int, stop: int, noise: float, scale: float
     ) -> list[str]:
-        """Uniform noise in +-noise (in the term's unit), then the scale; two numbers a draw."""
         width = ast.unparse(self.binder.params.add("noise", noise).load())
         factor = ast.unparse(self.binder.params.add("scale", scale).load())
         stream = zlib.crc32(f"noise/{where}".encode())
-        num_pairs, odd = divmod(stop - start, 2)
-
-        def add(column: str, half: str, n: str) -> str:
-            wiggle = f"{width} * (f32(2.0) * {half}(bits64(noise_key, {n})) - f32(1.0))"
-            return f"{array}[i, {column}] = {factor} * ({array}[i, {column}] + {wiggle})"
-
-        lines = [f"noise_key = fold(env_key, u64({stream}))"]
-        if num_pairs:
-            lines += [
-                f"for j in range({num_pairs}):",
-                f"    {add(f'{start} + 2 * j', 'first01', 'j')}",
-                f"    {add(f'{start + 1} + 2 * j', 'second01', 'j')}",
-            ]
-        if odd:
-            lines.append(add(f"{stop - 1}", "first01", f"{num_pairs}"))
-        return lines
+        return add_noise(array, start, stop, stream=stream, width=width, factor=factor)
 
     def _load(self) -> list[str]:
         """Return the lines that load the state fields and compute the derived ones."""
         binder = self.binder
         derived: list[str] = []
-        for name, term in binder.derived_used.items():
-            target = binder.scratch[name]
-            if isinstance(target, Row):
-                derived += self._call(term, {}, f"derived.{name}", out=target)
-            else:
-                derived += self._call(term, {}, f"derived.{name}", result=f"v_{name}")
+        for name, (term, arguments) in binder.derived_used.items():
+            result = "" if isinstance(binder.scratch[name], Row) else f"v_{name}"
+            derived += self._written(term, arguments, f"derived.{name}", result=result)
         lines: list[str] = []
         for name, state in binder.state_used.items():
             lines += load_field(name, state, binder.scratch[name])
@@ -362,25 +366,17 @@ class _Assembler:
         body = ["for n in range(len(env_ids)):", *indent(env)]
         return function_text("sample_resets", self._with_locals(body), head="env_ids")
 
-    def _observe_resets(self, terms: list[str]) -> str:
-        fields = []
-        for name, carried in self.carried.items():
-            if carried.reset is not None:
-                s = self.slices[name]
-                fields += [
-                    f"for j in range({s.start}, {s.stop}):",
-                    f"    fields_io[i, j] = f32({carried.reset!r})",
-                ]
+    def _observe_resets(self, terms: list[str], sizes: tuple[int, int]) -> str:
         env = [
             "i = env_ids[n]",
             f"scratch = scratch_io[i // {BLOCK}]",
             "step_io[i] = 0",
             "start_step_io[i] = 0",
             "return_io[i] = 0.0",
-            "failure_io[i] = 0",
             *env_key("0"),
-            *fields,
+            *reset_fields(self.carried, self.slices),
             *terms,
+            *check_first_observations(*sizes),
         ]
         body = ["last = state_in.shape[1] - 1", "for n in range(len(env_ids)):", *indent(env)]
         return function_text("observe_resets", self._with_locals(body), head="env_ids")
@@ -389,44 +385,3 @@ class _Assembler:
         """Put before a body what reads the parameters and constants that it uses."""
         used = set(re.findall(r"\w+", "\n".join(body)))
         return [*(line for line in self.binder.locals() if line.split(" ")[0] in used), *body]
-
-    def _places(self) -> list[str]:
-        """Say, for the reader, which columns the rows of the packed arrays have."""
-        rows: dict[str, list[str]] = {"fields_io": [], "scratch_io": [], "constants_in": []}
-        for name, part in self.slices.items():
-            rows["fields_io"].append(f"{name} {part.start}:{part.stop}")
-        for array, bindings in (
-            ("scratch_io", self.binder.scratch),
-            ("constants_in", self.binder.constants_used),
-        ):
-            for name, place in bindings.items():
-                if isinstance(place, Row):
-                    rows[array].append(f"{name} {place.start}:{place.start + place.size}")
-        return [f"#   {array}: {', '.join(names) or 'none'}" for array, names in rows.items()]
-
-    def _module(self, bodies: list[str]) -> str:
-        arrays = [
-            f"#   {name:21s} {shape:15s} {dtype}  {text}"
-            for name, (shape, dtype, text) in ARRAYS.items()
-        ]
-        functions = self.collector.functions(bodies)
-        head = [
-            jit.PRELUDE.strip(),
-            *self.collector.imports.values(),
-            *self.collector.constants.values(),
-        ]
-        parts = [
-            f'"""Kernels of the task \'{self.spec.name}\', generated. Do not edit."""',
-            "\n".join(head),
-            "\n".join(
-                [
-                    "# The arrays (N envs, T substeps, A actions, O and C observations):",
-                    *arrays,
-                    "# Where rows are in the columns of",
-                    *self._places(),
-                ]
-            ),
-            *functions,
-            *bodies,
-        ]
-        return "\n\n\n".join(parts) + "\n"

@@ -12,71 +12,16 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from .bounds import counters
+from .operands import Binding, Parsed, Row, Scalar, expression
 from .terms import TermError
 
 
 class NotInlinableError(Exception):
     """The function must be called rather than written out."""
 
-
-@dataclass(frozen=True)
-class Scalar:
-    """An argument that is a number.
-
-    Attributes:
-      text: the expression that reads it.
-      lazy: evaluate it where it is used, rather than once before.
-    """
-
-    text: str
-    lazy: bool = False
-
-    def load(self) -> ast.expr:
-        """Return the expression."""
-        return _expression(self.text)
-
-
-@dataclass(frozen=True)
-class Row:
-    """An argument that is a row of numbers inside a larger array.
-
-    Attributes:
-      array: name of the array.
-      index: text of the index of the row in a 2-D array; "" where the array is 1-D.
-      start: where the row starts in the last axis.
-      size: its length.
-      whole: it is the whole last axis.
-    """
-
-    array: str
-    index: str
-    start: int
-    size: int
-    whole: bool = False
-
-    def load(self) -> ast.expr:
-        """Return an expression for a view of the row."""
-        end = ":" if self.whole else f"{self.start}:{self.start + self.size}"
-        return _expression(f"{self.array}[{self.index + ', ' if self.index else ''}{end}]")
-
-    def item(self, position: ast.expr, context: ast.expr_context) -> ast.expr:
-        """Return an expression for one number of the row."""
-        if self.start == 0:
-            place = position
-        elif isinstance(position, ast.Constant):
-            place = ast.Constant(self.start + position.value)  # type: ignore[operator]
-        else:
-            place = ast.BinOp(ast.Constant(self.start), ast.Add(), position)
-        if self.index:
-            place = ast.Tuple([_expression(self.index), place], ast.Load())
-        return ast.Subscript(ast.Name(self.array, ast.Load()), place, context)
-
-
-Binding = Scalar | Row
 
 _LOOPS = (ast.For, ast.While)
 _REFUSED = (
@@ -97,21 +42,6 @@ _REFUSED = (
 )
 
 
-@dataclass(frozen=True)
-class Parsed:
-    """A function taken apart.
-
-    Attributes:
-      definition: its syntax tree.
-      constants: global numbers that it uses -> expression.
-      helpers: global functions that it calls.
-    """
-
-    definition: ast.FunctionDef
-    constants: Mapping[str, str]
-    helpers: Mapping[str, Parsed]
-
-
 def inline(
     function: Parsed,
     arguments: Mapping[str, Binding],
@@ -123,7 +53,7 @@ def inline(
     """Return the statements of a function, for these arguments.
 
     Args:
-      function: the function.
+      function: the function; `bounds.check_indices` has passed it.
       arguments: what each argument stands for.
       prefix: put before the names of its local variables.
       result: variable that gets the returned value; "" drops it.
@@ -131,7 +61,7 @@ def inline(
 
     Raises:
       NotInlinableError: the kernel must call the function.
-      TermError: a constant index is beyond the end of a row.
+      TermError: a value is wanted, and some path returns none.
     """
     definition = function.definition
     body = [copy.deepcopy(s) for s in definition.body if not _is_docstring(s)]
@@ -169,7 +99,7 @@ class _Bind(ast.NodeTransformer):
         if stored & set(self.rows):
             raise NotInlinableError(self.name)
         self.locals = set(stored)
-        self.counters = _counters(function.definition)
+        self.counters = counters(function.definition)
         self.preamble: list[ast.stmt] = []
         for name, scalar in self.scalars.items():
             value = scalar.load()
@@ -212,7 +142,7 @@ class _Bind(ast.NodeTransformer):
         if node.id in self.rows:
             return self.rows[node.id].load()
         if node.id in self.constants:
-            return _expression(self.constants[node.id])
+            return expression(self.constants[node.id])
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -235,21 +165,14 @@ class _Bind(ast.NodeTransformer):
         if isinstance(position, ast.UnaryOp) and isinstance(position.operand, ast.Constant):
             position = ast.Constant(ast.literal_eval(position))
         if isinstance(position, ast.Constant) and isinstance(position.value, int):
-            return row.item(self._checked(node, position.value, row), node.ctx)
+            offset = row.size if position.value < 0 else 0
+            return row.item(ast.Constant(position.value + offset), node.ctx)
         if row.whole or self._never_negative(position):
             return row.item(self.visit(position), node.ctx)
         return ast.Subscript(row.load(), self.visit(position), node.ctx)
 
     def _row(self, node: ast.expr) -> Row | None:
         return self.rows.get(node.id) if isinstance(node, ast.Name) else None
-
-    def _checked(self, node: ast.Subscript, position: int, row: Row) -> ast.Constant:
-        if not -row.size <= position < row.size:
-            raise TermError(
-                f"'{self.name}' reads {ast.unparse(node)}, but '{ast.unparse(node.value)}' has "
-                f"{row.size} number(s); valid: 0 to {row.size - 1}"
-            )
-        return ast.Constant(position % row.size)
 
     def _never_negative(self, node: ast.expr) -> bool:
         """Say whether an index counts from the front: made of loop counters and + * // %."""
@@ -329,7 +252,8 @@ def _structured(body: list[ast.stmt], result: str, convert: str) -> list[ast.stm
         if isinstance(statement, ast.Return):
             if result and statement.value is not None:
                 value = statement.value
-                if convert and not (convert == "f32" and isinstance(value, ast.Constant)):
+                is_float = isinstance(value, ast.Constant) and isinstance(value.value, float)
+                if convert and not (convert == "f32" and is_float):  # a literal gets it anyway
                     value = ast.Call(_kept(convert, ast.Load()), [value], [])
                 done.append(ast.Assign([_kept(result, ast.Store())], value))
             return done
@@ -365,29 +289,6 @@ def _gives_value(body: list[ast.stmt]) -> bool:
     return _always_returns(body) and not nothing
 
 
-def _counters(definition: ast.FunctionDef) -> set[str]:
-    """Return the names that are only ever set by ``for name in range(...)``, from 0 or more."""
-    stored: Counter[str] = Counter()
-    counted: Counter[str] = Counter()
-    for node in ast.walk(definition):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            stored[node.id] += 1
-        if (
-            isinstance(node, ast.For)
-            and isinstance(node.target, ast.Name)
-            and isinstance(node.iter, ast.Call)
-            and ast.unparse(node.iter.func) == "range"
-            and len(node.iter.args) < 3
-            and (len(node.iter.args) == 1 or _is_natural(node.iter.args[0]))
-        ):
-            counted[node.target.id] += 1
-    return {name for name, count in counted.items() if stored[name] == count}
-
-
-def _is_natural(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value >= 0
-
-
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
@@ -397,7 +298,3 @@ def _kept(name: str, context: ast.expr_context) -> ast.Name:
     node = ast.Name(name, context)
     node.kept = True  # type: ignore[attr-defined]
     return node
-
-
-def _expression(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body

@@ -12,8 +12,6 @@ of its values at steps of the golden ratio passes BigCrush.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -63,11 +61,3 @@ def uniform01(key, n):
 def uniform(key, n, low, high):
     """Return the n-th uniform float32 between low and high of a key."""
     return low + (high - low) * uniform01(key, n)
-
-
-def normal(key, n):
-    """Return the n-th standard normal float32 of a key (Box-Muller; uniforms 2n and 2n + 1)."""
-    bits = bits64(key, n)
-    u = np.float32(1.0) - first01(bits)
-    radius = math.sqrt(np.float32(-2.0) * math.log(u))
-    return radius * math.cos(np.float32(6.2831855) * second01(bits))

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import math
-
 
 def rotate_inverse(quat, x, y, z, out):
     """Rotate the world vector (x, y, z) into the frame of `quat`: out = R(quat)^T v.
@@ -23,9 +21,3 @@ def rotate_inverse(quat, x, y, z, out):
     out[0] = x + w * tx + (c * ty - b * tz)
     out[1] = y + w * ty + (a * tz - c * tx)
     out[2] = z + w * tz + (b * tx - a * ty)
-
-
-def yaw_of(quat):
-    """Return the heading of `quat` (4,) about the world z axis, rad in [-pi, pi]."""
-    w, x, y, z = quat[0], quat[1], quat[2], quat[3]
-    return math.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))

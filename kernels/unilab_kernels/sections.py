@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .arrays import ARRAYS
-from .inline import Binding, Row
-from .spec import BAD_ACTION, BAD_TERM, BLOCK, DIVERGED, DIVERGED_LIMIT, KernelSpec, StateField
+from .operands import Binding, Row
+from .spec import (
+    BAD_ACTION,
+    BAD_TERM,
+    BLOCK,
+    DIVERGED,
+    DIVERGED_LIMIT,
+    CarriedField,
+    KernelSpec,
+    StateField,
+)
 
 FLOAT32_LIMIT = "3.4e38"  # a finite f64 beyond it has no finite f32
 
@@ -166,16 +175,66 @@ def check_terms(num_obs: int, num_critic_obs: int, failed: list[str]) -> list[st
     """A finite state must give finite numbers: else a term is at fault."""
     return [
         "finite = abs(reward) < f32(3.4e38)",
-        f"for j in range({num_obs}):",
-        "    finite = finite & (abs(obs_out[i, j]) < f32(3.4e38))",
-        f"for j in range({num_critic_obs}):",
-        "    finite = finite & (abs(critic_obs_out[i, j]) < f32(3.4e38))",
+        *_check_observations(num_obs, num_critic_obs),
         "if not finite:",
         f"    failure = {BAD_TERM}",
         f"    failure_io[i] = {BAD_TERM}",
         *indent(failed),
         "    continue",
     ]
+
+
+def check_first_observations(num_obs: int, num_critic_obs: int) -> list[str]:
+    """The same for the first observations of an episode: the caller looks at the flag."""
+    return [
+        "finite = True",
+        *_check_observations(num_obs, num_critic_obs),
+        f"failure_io[i] = 0 if finite else {BAD_TERM}",
+    ]
+
+
+def _check_observations(num_obs: int, num_critic_obs: int) -> list[str]:
+    return [
+        f"for j in range({num_obs}):",
+        "    finite = finite & (abs(obs_out[i, j]) < f32(3.4e38))",
+        f"for j in range({num_critic_obs}):",
+        "    finite = finite & (abs(critic_obs_out[i, j]) < f32(3.4e38))",
+    ]
+
+
+def reset_fields(carried: Mapping[str, CarriedField], slices: Mapping[str, slice]) -> list[str]:
+    """Set the carried fields of a new episode; ctrl to what action 0 asks for."""
+    lines: list[str] = []
+    for name, part in slices.items():
+        loop = f"for j in range({part.start}, {part.stop}):"
+        reset = carried[name].reset
+        if name == "ctrl":
+            lines += [loop, f"    fields_io[i, j] = f32(ctrl_offset_in[j - {part.start}])"]
+        elif reset is not None:
+            lines += [loop, f"    fields_io[i, j] = f32({reset!r})"]
+    return lines
+
+
+def add_noise(
+    array: str, start: int, stop: int, *, stream: int, width: str, factor: str
+) -> list[str]:
+    """Uniform noise in +-width (in the term's unit), then the scale; two numbers a draw."""
+    num_pairs, odd = divmod(stop - start, 2)
+
+    def add(column: str, half: str, n: str) -> str:
+        wiggle = f"{width} * (f32(2.0) * {half}(bits64(noise_key, {n})) - f32(1.0))"
+        return f"{array}[i, {column}] = {factor} * ({array}[i, {column}] + {wiggle})"
+
+    lines = [f"noise_key = fold(env_key, u64({stream}))"]
+    if num_pairs:
+        lines += [
+            f"for j in range({num_pairs}):",
+            f"    {add(f'{start} + 2 * j', 'first01', 'j')}",
+            f"    {add(f'{start + 1} + 2 * j', 'second01', 'j')}",
+        ]
+    if odd:
+        lines.append(add(f"{stop - 1}", "first01", f"{num_pairs}"))
+    return lines
 
 
 def close_episode(column: Mapping[str, int], num_ends: int, copy: list[str]) -> list[str]:

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from .inline import Parsed, float32_constant, float32_literal
+from .inline import float32_constant, float32_literal
+from .operands import Parsed
 from .terms import TermError
 
 

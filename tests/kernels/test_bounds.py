@@ -37,11 +37,11 @@ def reward_of(*lines: str) -> str:
         (["for j in range(1, 5):", "    total += w[j - 1]"], ["w[j - 1]", "up to 3"]),
         (["for j in range(5):", "    total += w[-j]"], ["w[-j]", "down to -4", "'w' has 3"]),
         (
-            ["for j in range(len(joint_pos)):", "    if joint_pos[j] > 0.0:", "        total += w[j]"],
+            ["for j in range(5):", "    if joint_pos[j] > 0.0:", "        total += w[j]"],
             ["w[j]", "'w' has 3"],
         ),
         (
-            ["for j in range(len(w)):", "    total += w[j]", "for j in range(4):", "    total += w[j]"],
+            ["for j in range(3):", "    total += w[j]", "for j in range(4):", "    total += w[j]"],
             ["w[j]", "range(4)", "'w' has 3"],
         ),
         (
@@ -83,7 +83,7 @@ def test_a_constant_or_an_output_that_is_too_short_is_refused(folder):
         ["for j in range(len(w)):", "    total += w[j - 1] + w[len(w) - 1 - j]"],
         ["for f in range(len(feet_pos_w) // 3):", "    total += feet_pos_w[3 * f + 2]"],
         ["for j in range(1, 1):", "    total += w[j + 7]"],
-        ["for j in range(5):", "    total += joint_pos[j]", "for j in range(3):", "    total += w[j]"],
+        ["for j in range(5):", "    total = 1.0", "for j in range(3):", "    total += w[j]"],
         ["j = 4", "while j >= 0:", "    total += w[j // 2]", "    j -= 1"],
     ],
 )  # fmt: skip

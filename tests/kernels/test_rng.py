@@ -25,19 +25,14 @@ LIMIT = 50.0
 def compiled() -> dict[str, Any]:
     """The functions as the kernels have them: their text, compiled."""
     collector = SourceCollector()
-    for function in (rng.uniform, rng.normal, rng.fold):
+    for function in (rng.uniform, rng.fold):
         collector.add(function, function.__name__)
-    text = "\n".join(collector.functions(["uniform; normal; fold"]))
+    text = "\n".join(collector.functions(["uniform; fold"]))
     text += """
 @njit
 def uniforms(keys, n, out):
     for k in range(len(keys)):
         out[k] = uniform01(keys[k], n)
-
-@njit
-def normals(key, out):
-    for n in range(len(out)):
-        out[n] = normal(key, n)
 
 @njit
 def folded(key, value):
@@ -47,9 +42,7 @@ def folded(key, value):
 def between(key, n, low, high):
     return uniform(key, n, low, high)
 """
-    import math
-
-    scope: dict[str, Any] = {"njit": njit, "np": np, "math": math, "f32": np.float32, "_HELPER": {}}
+    scope: dict[str, Any] = {"njit": njit, "np": np, "f32": np.float32, "_HELPER": {}}
     exec("\n".join(collector.constants.values()), scope)
     exec(text, scope)
     return scope
@@ -74,17 +67,6 @@ def test_uniforms_are_the_reference(n, compiled):
     np.testing.assert_allclose(
         between, [reference.uniform(key, n, -2, 3) for key in KEYS], 1e-6, 1e-6
     )
-
-
-def test_normals_are_the_reference_and_normal(compiled):
-    out = np.full(20_000, np.nan, np.float32)
-    compiled["normals"](np.uint64(77), out)
-    wanted = [reference.normal(77, n) for n in range(50)]
-    np.testing.assert_allclose(out[:50], wanted, rtol=1e-4, atol=1e-6)
-    assert abs(out.mean()) < 0.03
-    assert abs(out.std() - 1.0) < 0.02
-    assert abs(np.mean(np.abs(out) < 1.0) - 0.6827) < 0.015
-    assert abs(np.corrcoef(out[:-1], out[1:])[0, 1]) < 0.03
 
 
 @pytest.mark.parametrize(("seed", "rank"), [(0, 0), (1, 0), (0, 1), (2**40, 3), (-1, 0)])

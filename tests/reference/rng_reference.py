@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import zlib
 
-import numpy as np
-
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -38,8 +36,3 @@ def uniform01(key: int, n: int) -> float:
 
 def uniform(key: int, n: int, low: float, high: float) -> float:
     return low + (high - low) * uniform01(key, n)
-
-
-def normal(key: int, n: int) -> float:
-    u, v = 1.0 - uniform01(key, 2 * n), uniform01(key, 2 * n + 1)
-    return float(np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * v))

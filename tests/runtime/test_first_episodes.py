@@ -17,7 +17,12 @@ def start_ages(seed: int, rank: int) -> NDArray[np.int32]:
     """The ages at which 64 envs start, (64,) i32."""
     built = built_task("cartpole")
     physics = MujocoCpu(
-        built.robot.model, num_envs=64, groups=cut_groups(64, 1), substeps=2, threads=1
+        built.robot.model,
+        num_envs=64,
+        groups=cut_groups(64, 1),
+        substeps=2,
+        threads=1,
+        overlap=False,
     )
     pipeline = Pipeline(built, physics, plan(), seed=seed, rank=rank)
     try:

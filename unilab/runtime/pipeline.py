@@ -98,7 +98,8 @@ class Pipeline:
         rank: int = 0,
         timers: Timers | None = None,
     ) -> None:
-        self.built, self.physics, self.plan, self.seed = built, physics, plan, seed
+        self.built, self.physics, self.plan = built, physics, plan
+        self.seed, self.rank = seed, rank
         self.num_envs = len(physics.state)
         self.groups = physics.groups
         self.timers = timers or Timers()
@@ -132,12 +133,16 @@ class Pipeline:
 
         Args:
           random_start: None takes the config's `episode.random_start`.
+
+        Raises:
+          PhysicsError: a term gave a non-finite number for a new state.
         """
         self._begin_episodes(np.arange(self.num_envs, dtype=np.int32))
         if random_start is None:
             random_start = self.built.config.episode.random_start
         if random_start:
-            ages = np.random.Generator(np.random.Philox(key=self.seed)).integers(
+            key = np.array([self.seed % 2**64, self.rank], np.uint64)
+            ages = np.random.Generator(np.random.Philox(key=key)).integers(
                 0, self.built.max_steps, self.num_envs
             )
             self.arrays["step_io"][:] = ages
@@ -216,6 +221,7 @@ class Pipeline:
         )
         self.physics.reset_sensors(env_ids, self._rest[: len(env_ids)])
         self._kernels.observe_resets(env_ids, *self._ordered)
+        self._check_terms(env_ids, arrays["failure_io"][env_ids])
 
     def _push(self, envs: slice, done: U8) -> None:
         """Phase D: add what interval events ask for to qvel, in f64."""
@@ -225,8 +231,9 @@ class Pipeline:
             qvel = self.physics.state[ids, -1, self._qvel_columns]
             self.physics.write_state(ids, None, qvel + self.arrays["push_out"][ids])
 
-    def _check_terms(self, done_ids: I32, reasons: U8) -> None:
-        bad = done_ids[reasons == BAD_TERM]
+    def _check_terms(self, env_ids: I32, reasons: U8) -> None:
+        """Raise where a term gave a number that is not finite, in a step or at a reset."""
+        bad = env_ids[reasons == BAD_TERM]
         if len(bad):
             raise PhysicsError(self._blame(int(bad[0])), [int(i) for i in bad])
 
