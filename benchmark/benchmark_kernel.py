@@ -44,9 +44,8 @@ def main() -> None:
     print(f"{'go1_walk, single thread':44s} {'median':>8s} {'min':>8s} {'max':>8s}")
     for name, value in table.items():
         print(f"{name:44s} {value['median']:8.2f} {value['min']:8.2f} {value['max']:8.2f}")
-    print(
-        f"written: {write_result('kernel_go1_walk', header, {'figures': table, 'processes': results})}"
-    )
+    path = write_result("kernel_go1_walk", header, {"figures": table, "processes": results})
+    print(f"written: {path}")
 
 
 def measure(repeats: int) -> dict[str, float]:
