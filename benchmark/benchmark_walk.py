@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--log-dir", default="runs")
     parser.add_argument("overrides", nargs="*")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     header = machine()
     results = [run(arguments, seed) for seed in arguments.seeds]
     print(

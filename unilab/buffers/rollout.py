@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,6 +47,11 @@ class Rollout:
         self.reward = torch.zeros(steps, envs, device=device, dtype=dtype)
         self.terminated = torch.zeros(steps, envs, device=device, dtype=torch.bool)
         self.truncated = torch.zeros(steps, envs, device=device, dtype=torch.bool)
+        # Views of the tensors for `append`, where they are in host memory.
+        fields = ("action", "mean", "log_prob", "reward", "terminated", "truncated", "obs",
+                  "critic_obs")  # fmt: skip
+        on_host = device.type == "cpu"
+        self._host = {name: getattr(self, name).numpy() for name in fields} if on_host else None
         self.final_count = 0
         capacity = -(-envs // FINAL_BUCKET) * FINAL_BUCKET
         self.final_critic_obs, self.final_index = self._empty_final(capacity)
@@ -84,15 +90,14 @@ class Rollout:
           next_obs: (n, O) what the policy sees next, after any reset.
           next_critic_obs: (n, C), likewise.
         """
-        rows = slice(start, stop)
-        self.action[t, rows].copy_(action, non_blocking=True)
-        self.mean[t, rows].copy_(mean, non_blocking=True)
-        self.log_prob[t, rows].copy_(log_prob, non_blocking=True)
-        self.reward[t, rows].copy_(reward, non_blocking=True)
-        self.terminated[t, rows].copy_(terminated, non_blocking=True)
-        self.truncated[t, rows].copy_(truncated, non_blocking=True)
-        self.obs[t + 1, rows].copy_(next_obs, non_blocking=True)
-        self.critic_obs[t + 1, rows].copy_(next_critic_obs, non_blocking=True)
+        self._put("action", t, start, stop, action)
+        self._put("mean", t, start, stop, mean)
+        self._put("log_prob", t, start, stop, log_prob)
+        self._put("reward", t, start, stop, reward)
+        self._put("terminated", t, start, stop, terminated)
+        self._put("truncated", t, start, stop, truncated)
+        self._put("obs", t + 1, start, stop, next_obs)
+        self._put("critic_obs", t + 1, start, stop, next_critic_obs)
         self._keep_final(t, start, terminated, truncated, final_critic_obs)
 
     def final_rows(self) -> tuple[Tensor, Tensor]:
@@ -113,15 +118,24 @@ class Rollout:
         self.final_index.fill_(self.num_steps * self.num_envs)
         self.final_count = 0
 
+    def _put(self, name: str, t: int, start: int, stop: int, value: Tensor) -> None:
+        """Copy a group's rows of one field. In host memory NumPy does it in a third of the time."""
+        if self._host is not None and value.device.type == "cpu":
+            self._host[name][t, start:stop] = value.detach().numpy()
+        else:
+            getattr(self, name)[t, start:stop].copy_(value, non_blocking=True)
+
     def _keep_final(
         self, t: int, start: int, terminated: Tensor, truncated: Tensor, final_critic_obs: Tensor
     ) -> None:
         if truncated.device.type != "cpu" or terminated.device.type != "cpu":
             raise ValueError("Rollout.append: terminated and truncated must be in host memory")
-        ids = torch.nonzero(truncated & ~terminated).squeeze(1)
-        first, last = self.final_count, self.final_count + ids.numel()
-        if first == last:
+        cut = truncated.numpy()
+        if not cut.any():
             return
+        found = np.flatnonzero(cut & ~terminated.numpy())
+        ids = torch.from_numpy(found)
+        first, last = self.final_count, self.final_count + ids.numel()
         while last > self.final_index.numel():
             self._grow_final(2 * self.final_index.numel())
         kept = final_critic_obs.index_select(0, ids.to(final_critic_obs.device))
