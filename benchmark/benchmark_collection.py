@@ -163,13 +163,14 @@ class Bare:
 
     def __init__(self, pipeline: Any, threads: int) -> None:
         import mujoco
-        from mujoco import rollout
+
+        from unilab.physics.mujoco_cpu import make_pool
 
         physics = pipeline.physics
         self.model, self.substeps = physics.model, physics.substeps
         self.groups = pipeline.groups
         self.data = [mujoco.MjData(self.model) for _ in range(threads)]
-        self.rollout = rollout.Rollout(nthread=threads if threads > 1 else 0)
+        self.rollout = make_pool(threads, may_pin=not pipeline.plan.overlap)
         self.models = [[self.model] * (g.stop - g.start) for g in self.groups]
         self.state, self.sensors = physics.state.copy(), physics.sensors.copy()
 

@@ -77,12 +77,12 @@ def collect(
                 action=out.action,
                 mean=out.mean,
                 log_prob=out.log_prob,
-                reward=normal(n),
-                terminated=torch.rand(n, generator=draw) < 0.17,
-                truncated=torch.rand(n, generator=draw) < 0.17,
-                final_critic_obs=finals[t, start:stop],
-                next_obs=normal(n, OBS_DIM),
-                next_critic_obs=normal(n, CRITIC_OBS_DIM),
+                reward=normal(n).numpy(),
+                terminated=(torch.rand(n, generator=draw) < 0.17).numpy(),
+                truncated=(torch.rand(n, generator=draw) < 0.17).numpy(),
+                final_critic_obs=finals[t, start:stop].numpy(),
+                next_obs=normal(n, OBS_DIM).numpy(),
+                next_critic_obs=normal(n, CRITIC_OBS_DIM).numpy(),
             )
     return Collected(rollout, finals)
 

@@ -96,12 +96,12 @@ def train(env: Env, learner: PPO, iterations: int, *, time_out_is_truncation: bo
                 action=out.action,
                 mean=out.mean,
                 log_prob=out.log_prob,
-                reward=reward,
-                terminated=never if time_out_is_truncation else time_out,
-                truncated=time_out if time_out_is_truncation else never,
-                final_critic_obs=final,
-                next_obs=env.obs,
-                next_critic_obs=env.obs,
+                reward=reward.numpy(),
+                terminated=(never if time_out_is_truncation else time_out).numpy(),
+                truncated=(time_out if time_out_is_truncation else never).numpy(),
+                final_critic_obs=final.numpy(),
+                next_obs=env.obs.numpy(),
+                next_critic_obs=env.obs.numpy(),
             )
         learner.update(rollout)
         rollout.carry_over()

@@ -116,12 +116,12 @@ def test_target_at_a_time_out_uses_the_final_index(ends_by: str) -> None:
             action=out.action,
             mean=out.mean,
             log_prob=out.log_prob,
-            reward=torch.ones(2),
-            terminated=done if ends_by == "terminated" else done & False,
-            truncated=done if ends_by == "truncated" else done & False,
-            final_critic_obs=(t + 1) * ones,
-            next_obs=index * ones,
-            next_critic_obs=index * ones,
+            reward=torch.ones(2).numpy(),
+            terminated=(done if ends_by == "terminated" else done & False).numpy(),
+            truncated=(done if ends_by == "truncated" else done & False).numpy(),
+            final_critic_obs=((t + 1) * ones).numpy(),
+            next_obs=(index * ones).numpy(),
+            next_critic_obs=(index * ones).numpy(),
         )
     learner._prepare(rollout)
     target = learner._table.samples.returns.view(12, 2)

@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 from unilab.errors import ConfigError, PhysicsError
 from unilab.physics.base import FROZEN, UNSTABLE
 from unilab.physics.model import ContactSensorSpec, SensorSpec, compile_robot
-from unilab.physics.mujoco_cpu import CTRL_SIGNATURE, QPOS, STATE_SIGNATURE, TIME, MujocoCpu
+from unilab.physics.mujoco_cpu import (
+    CTRL_SIGNATURE,
+    QPOS,
+    STATE_SIGNATURE,
+    TIME,
+    MujocoCpu,
+    make_pool,
+)
 from unilab.tasks.base import ASSETS
 
 F64 = NDArray[np.float64]
@@ -440,3 +447,25 @@ def test_a_model_without_sensors_steps() -> None:
         view = made.wait(made.submit(0, np.zeros((4, SUBSTEPS, 1))))
         assert view.sensors.shape == (4, SUBSTEPS, 0)
         assert np.isfinite(view.state).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux has CPU affinity")
+def test_a_pool_that_uses_every_cpu_has_each_thread_on_one_of_its_own() -> None:
+    cpus = os.sched_getaffinity(0)
+    if len(cpus) == 1:
+        pytest.skip("one CPU: no pool")
+    placed = pool_affinities(len(cpus), may_pin=True)
+    assert sorted(placed, key=min) == [{cpu} for cpu in sorted(cpus)]
+    assert pool_affinities(len(cpus), may_pin=False) == [cpus] * len(cpus)
+    assert pool_affinities(len(cpus) + 1, may_pin=True) == [cpus] * (len(cpus) + 1)
+    assert os.sched_getaffinity(0) == cpus
+
+
+def pool_affinities(threads: int, *, may_pin: bool) -> list[set[int]]:
+    """Make a pool; return the CPUs that each of its threads may use."""
+    before = set(os.listdir("/proc/self/task"))
+    pool = make_pool(threads, may_pin=may_pin)
+    workers = set(os.listdir("/proc/self/task")) - before
+    placed = [os.sched_getaffinity(int(worker)) for worker in workers]
+    pool.close()
+    return placed

@@ -40,7 +40,7 @@ def run(built: BuiltTask, steps: int, action: NDArray[np.float32]) -> list[dict[
 
 def assert_finite(step: Transitions) -> None:
     for name, value in vars(step).items():
-        assert np.isfinite(value).all(), name
+        assert name == "action" or np.isfinite(value).all(), name  # the action comes as given
 
 
 def test_an_unstable_env_is_terminated_and_the_others_do_not_notice(
@@ -89,7 +89,7 @@ def test_a_bad_action_ends_its_env_only(bad: float) -> None:
         assert step.done_ids.tolist() == [1]
         assert step.bad_action_ids.tolist() == [1]
         assert step.terminated.tolist() == [0, 1, 0, 0]
-        assert step.action[1] == 0.0
+        np.testing.assert_array_equal(step.action, action)
         assert_finite(step)
         assert pipeline.take_log()["failure/bad_action"] == 1
         (step,) = step_all(pipeline, np.zeros((4, 1), np.float32))

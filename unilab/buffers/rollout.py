@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Floats = NDArray[np.floating[Any]]
+Flags = NDArray[np.bool_]
 
 # Final observations are evaluated in multiples of this many rows, so that shapes hardly vary.
 FINAL_BUCKET = 64
@@ -70,22 +76,24 @@ class Rollout:
         action: Tensor,
         mean: Tensor,
         log_prob: Tensor,
-        reward: Tensor,
-        terminated: Tensor,
-        truncated: Tensor,
-        final_critic_obs: Tensor,
-        next_obs: Tensor,
-        next_critic_obs: Tensor,
+        reward: Floats,
+        terminated: Flags,
+        truncated: Flags,
+        final_critic_obs: Floats,
+        next_obs: Floats,
+        next_critic_obs: Floats,
     ) -> None:
-        """Write step t of the n = stop - start envs [start, stop). Every tensor is copied.
+        """Write step t of the n = stop - start envs [start, stop). Everything is copied.
+
+        What the policy gave are tensors on its device, what the envs gave are arrays in host
+        memory.
 
         Args:
           t: step, 0 <= t < T.
           start, stop: range of envs (a group).
           action, mean: (n, A).
           log_prob, reward: (n,).
-          terminated, truncated: (n,) bool, in host memory: the rows to bootstrap from are looked
-            up there, so that no device is ever asked a question.
+          terminated, truncated: (n,) bool.
           final_critic_obs: (n, C), read only where truncated and not terminated.
           next_obs: (n, O) what the policy sees next, after any reset.
           next_critic_obs: (n, C), likewise.
@@ -118,30 +126,30 @@ class Rollout:
         self.final_index.fill_(self.num_steps * self.num_envs)
         self.final_count = 0
 
-    def _put(self, name: str, t: int, start: int, stop: int, value: Tensor) -> None:
+    def _put(self, name: str, t: int, start: int, stop: int, value: Tensor | NDArray[Any]) -> None:
         """Copy a group's rows of one field. In host memory NumPy does it in a third of the time."""
-        if self._host is not None and value.device.type == "cpu":
-            self._host[name][t, start:stop] = value.detach().numpy()
+        if self._host is not None:
+            array = value.detach().numpy() if isinstance(value, Tensor) else value
+            self._host[name][t, start:stop] = array
         else:
-            getattr(self, name)[t, start:stop].copy_(value, non_blocking=True)
+            source = value if isinstance(value, Tensor) else torch.from_numpy(value)
+            getattr(self, name)[t, start:stop].copy_(source, non_blocking=True)
 
     def _keep_final(
-        self, t: int, start: int, terminated: Tensor, truncated: Tensor, final_critic_obs: Tensor
+        self, t: int, start: int, terminated: Flags, truncated: Flags, final_critic_obs: Floats
     ) -> None:
-        if truncated.device.type != "cpu" or terminated.device.type != "cpu":
-            raise ValueError("Rollout.append: terminated and truncated must be in host memory")
-        cut = truncated.numpy()
-        if not cut.any():
+        """Keep what the return bootstraps from; the rows are found and gathered on the host."""
+        found = (truncated > terminated).nonzero()[0]
+        if len(found) == 0:
             return
-        found = np.flatnonzero(cut & ~terminated.numpy())
-        ids = torch.from_numpy(found)
-        first, last = self.final_count, self.final_count + ids.numel()
+        first, last = self.final_count, self.final_count + len(found)
         while last > self.final_index.numel():
             self._grow_final(2 * self.final_index.numel())
-        kept = final_critic_obs.index_select(0, ids.to(final_critic_obs.device))
-        self.final_critic_obs[first:last].copy_(kept, non_blocking=True)
-        index = ids + (t * self.num_envs + start)
-        self.final_index[first:last].copy_(index, non_blocking=True)
+        for kept, values in (
+            (self.final_critic_obs, final_critic_obs[found]),
+            (self.final_index, found + (t * self.num_envs + start)),
+        ):
+            kept[first:last].copy_(torch.from_numpy(values), non_blocking=True)
         self.final_count = last
 
     def _grow_final(self, capacity: int) -> None:

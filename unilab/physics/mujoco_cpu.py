@@ -11,6 +11,7 @@ where such an error can be caught, so a model that is too large for its memory i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter_ns
@@ -31,6 +32,40 @@ _RESET_ROWS = 64  # rows of one reset_sensors call
 
 def _drop_warning(_message: str) -> None:
     """MuJoCo would print warnings and write MUJOCO_LOG.TXT; failures are counted as events."""
+
+
+def make_pool(threads: int, *, may_pin: bool) -> rollout.Rollout:
+    """Make MuJoCo's thread pool, each thread on a CPU of its own where it has all of them.
+
+    When a step begins, one CPU is still running the caller. The scheduler then often puts two
+    workers on one CPU, and takes a few ms to move one: with 2 threads on 2 CPUs a step of 10 ms
+    took 10 to 20 % longer after 1.5 ms of work in the caller, and under 5 % longer with pinned
+    workers. A pool that does not use every CPU is left alone: two such pools, of two processes,
+    would be pinned to the same ones.
+
+    Args:
+      threads: size of the pool; 1 makes none, the caller steps by itself.
+      may_pin: nothing else of this process computes at the same time.
+    """
+    if threads == 1:
+        return rollout.Rollout(nthread=0)
+    before = _thread_ids()
+    pool = rollout.Rollout(nthread=threads)
+    workers = _thread_ids() - before
+    if may_pin and len(workers) == threads:
+        cpus = sorted(os.sched_getaffinity(0))
+        if len(cpus) == threads:
+            for worker, cpu in zip(sorted(workers), cpus, strict=True):
+                os.sched_setaffinity(worker, {cpu})
+    return pool
+
+
+def _thread_ids() -> set[int]:
+    """Native ids of this process's threads; none where the system does not list them."""
+    try:
+        return {int(name) for name in os.listdir("/proc/self/task")}
+    except FileNotFoundError:  # not on Linux
+        return set()
 
 
 class CpuTicket:
@@ -93,7 +128,7 @@ class MujocoCpu:
         self._nominal = self._nominal_row(num_state)
         self._models = [[model] * (g.stop - g.start) for g in groups]
         self._data = [mujoco.MjData(model) for _ in range(threads)]
-        self._rollout = rollout.Rollout(nthread=threads if threads > 1 else 0)
+        self._rollout = make_pool(threads, may_pin=not overlap)
         self._worker = ThreadPoolExecutor(1, "unilab-physics") if overlap else None
         self._make_reset_buffers(num_state)
 

@@ -172,12 +172,12 @@ def append(rollout: Rollout, t: int, output: ActOutput, step: Transitions) -> No
         action=output.action,
         mean=output.mean,
         log_prob=output.log_prob,
-        reward=torch.from_numpy(step.reward),
-        terminated=torch.from_numpy(step.terminated.view(np.bool_)),
-        truncated=torch.from_numpy(step.truncated.view(np.bool_)),
-        final_critic_obs=torch.from_numpy(step.final_critic_obs),
-        next_obs=torch.from_numpy(step.obs),
-        next_critic_obs=torch.from_numpy(step.critic_obs),
+        reward=step.reward,
+        terminated=step.terminated.view(np.bool_),
+        truncated=step.truncated.view(np.bool_),
+        final_critic_obs=step.final_critic_obs,
+        next_obs=step.obs,
+        next_critic_obs=step.critic_obs,
     )
 
 

@@ -47,7 +47,7 @@ class Transitions:
 
     Attributes:
       start, stop: the group's env range; Ng = stop - start.
-      action: (Ng, A) f32 as applied, after the clip.
+      action: (Ng, A) f32 as it was given, before the clip; NaN where the policy gave that.
       reward: (Ng,) f32.
       terminated, truncated: (Ng,) u8; terminated wins, never both.
       obs, critic_obs: (Ng, O), (Ng, C) f32, what the policy sees next (of the new episode, where
@@ -113,8 +113,6 @@ class Pipeline:
         self._tickets: list[Ticket | None] = [None] * len(self.groups)
         model = built.robot.model
         self._qvel_columns = slice(1 + model.nq, 1 + model.nq + model.nv)
-        self._action_columns = built.kernel.carried_slices["action"]
-        self._applied: F32 = np.zeros((self.num_envs, self.num_actions), np.float32)
         self._rest: F64 = np.tile(self.arrays["ctrl_offset_in"], (self.num_envs, 1, 1))
         self._views = [self._make_views(envs) for envs in self.groups]
 
@@ -195,7 +193,6 @@ class Pipeline:
             failures = self.arrays["failure_io"][envs]
             np.maximum(failures, view.failures, out=failures)  # a bad action counts as that
             self._run(self._step, envs)
-            self._applied[envs] = self.arrays["fields_io"][envs, self._action_columns]
         with self.timers.span("reset", busy="reset", group=group):
             done = self.arrays["terminated_out"][envs] | self.arrays["truncated_out"][envs]
             done_ids = (done.nonzero()[0] + envs.start).astype(np.int32)
@@ -256,7 +253,8 @@ class Pipeline:
         names = ("reward", "terminated", "truncated", "obs", "critic_obs", "final_obs",
                  "final_critic_obs")  # fmt: skip
         views = {name: self.arrays[f"{name}_out"][envs] for name in names}
-        return {"start": envs.start, "stop": envs.stop, "action": self._applied[envs], **views}
+        views["action"] = self.arrays["policy_action_in"][envs]
+        return {"start": envs.start, "stop": envs.stop, **views}
 
     # -- what is inside -------------------------------------------------------------------------
 
