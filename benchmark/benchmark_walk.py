@@ -4,12 +4,18 @@
 
 Each seed is a fresh process. Wall-clock is that of the whole command: start-up, training,
 evaluation, plot and video. Writes walk_<task>.json and the learning curves of all seeds.
+
+Also says how far the training return rose from the first tenth of the iterations to the last one,
+in standard errors of the difference, and what the evaluation gives to actions of zero: a run that
+is too short to pass has learned something all the same if both are well exceeded.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import statistics
 import subprocess
 import sys
 import time
@@ -30,6 +36,7 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     header = machine()
     results = [run(arguments, seed) for seed in arguments.seeds]
+    idle = zero_action_return(arguments)
     print(
         f"{'seed':>4s} {'wall s':>7s} {'first line s':>12s} {'M steps':>8s} {'passed':>6s}  metrics"
     )
@@ -37,6 +44,10 @@ def main() -> None:
         metrics = "  ".join(f"{k} {v:.3f}" for k, v in r["metrics"].items())
         print(f"{r['seed']:4d} {r['wall_s']:7.1f} {r['first_line_s']:12.1f} "
               f"{r['env_steps'] / 1e6:8.2f} {r['passed']!s:>6s}  {metrics}")  # fmt: skip
+        rise = r["training_return"]
+        print(f"     training return {rise['first_tenth']:.2f} -> {rise['last_tenth']:.2f} "
+              f"({rise['standard_errors']:.0f} standard errors); evaluation "
+              f"{r['metrics']['return']:.2f}, with actions of zero {idle:.2f}")  # fmt: skip
     from unilab.plots import compare_curves
 
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -50,6 +61,7 @@ def main() -> None:
         {
             "wall_s": spread([r["wall_s"] for r in results]),
             "all_passed": all(r["passed"] for r in results),
+            "zero_action_return": idle,
             "seeds": results,
         },
     )
@@ -83,10 +95,51 @@ def run(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
         "train_s": rows[-1]["elapsed_s"],
         "env_steps": rows[-1]["counter/env_steps"],
         "env_steps_per_s": rows[-1]["counter/env_steps"] / rows[-1]["elapsed_s"],
+        "training_return": rise([row for row in rows if "episode/return" in row]),
         "passed": all(evaluation["passed"].values()),
         "metrics": evaluation["metrics"],
         "by_command": evaluation["points"],
     }
+
+
+def rise(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Compare the returns of the first and the last tenth of the iterations."""
+    returns = [float(row["episode/return"]) for row in rows]
+    count = max(2, len(returns) // 10)
+    first, last = returns[:count], returns[-count:]
+    error = math.sqrt((statistics.variance(first) + statistics.variance(last)) / count)
+    means = statistics.fmean(first), statistics.fmean(last)
+    return {
+        "first_tenth": means[0],
+        "last_tenth": means[1],
+        "standard_errors": (means[1] - means[0]) / error,
+    }
+
+
+def zero_action_return(arguments: argparse.Namespace) -> float:
+    """Return what the evaluation gives to a policy that does nothing."""
+    from unilab.config import load_config
+    from unilab.runtime.threads import prepare_environment
+
+    config = load_config(arguments.task, arguments.overrides).config
+    prepare_environment(config.runtime)
+    import torch
+
+    from unilab.learners.base import ActOutput
+    from unilab.runners.evaluate import evaluate
+    from unilab.tasks.base import build_task
+
+    built = build_task(config)
+
+    class Idle:
+        device = torch.device("cpu")
+
+        def act(self, obs: torch.Tensor, explore: bool = True) -> ActOutput:
+            del explore
+            zeros = torch.zeros(len(obs), len(built.model.ctrl_offset))
+            return ActOutput(zeros, zeros, zeros[:, 0])
+
+    return evaluate(built, Idle()).metrics["return"]  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -68,3 +68,38 @@ def velocity(
     elif regime < standing_fraction + turning_fraction + forward_fraction:
         command_io[1] = 0.0
         command_io[2] = 0.0
+
+
+@command
+def gait(gait_phase_io, command, fresh, key, control_dt, frequency_hz, threshold):
+    """Clock of a gait with two kinds of feet in antiphase: one swings in each half of a turn.
+
+    An episode begins at a random phase. While told to stand, the clock runs on to the next half
+    turn and stops there: both feet are down at 0 and at 0.5, so a robot ends its step and then
+    stands, and nothing asks a standing robot to step on the spot.
+
+    Args:
+      gait_phase_io: (1,) turns, in [0, 1).
+      command: (3,) vx, vy in m/s, yaw rate in rad/s; list this term after the one that draws it.
+      fresh: True on the first observation of an episode.
+      key: random key.
+      control_dt: s.
+      frequency_hz: turns a second, below half the control rate.
+      threshold: |command| below it means standing.
+    Source: clocks of 1.25 Hz (unitree_rl_gym) to 1.5 Hz (MuJoCo Playground's G1 joystick task).
+    """
+    norm2 = command[0] * command[0] + command[1] * command[1] + command[2] * command[2]
+    stands = norm2 < threshold * threshold
+    phase = gait_phase_io[0]
+    if fresh:
+        phase = uniform01(key, 0)
+        if stands:
+            phase = 0.5 if phase >= 0.5 else 0.0
+    elif not stands or (phase != 0.0 and phase != 0.5):
+        before = phase
+        phase += frequency_hz * control_dt
+        if stands and before < 0.5 and phase > 0.5:
+            phase = 0.5
+        if phase >= 1.0:
+            phase = 0.0 if stands else phase - 1.0
+    gait_phase_io[0] = phase

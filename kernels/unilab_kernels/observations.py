@@ -72,6 +72,13 @@ def feet_air(feet_air_time, out):
         out[f] = feet_air_time[f]
 
 
+@observation(size=2)
+def gait_phase(gait_phase, out):
+    """Cosine and sine of the gait clock: left and right swap roles where both change sign."""
+    out[0] = math.cos(6.2831855 * gait_phase)
+    out[1] = math.sin(6.2831855 * gait_phase)
+
+
 @observation(size=1)
 def base_height(base_pos, out):
     """Height of the base origin, m."""

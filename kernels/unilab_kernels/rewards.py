@@ -206,6 +206,75 @@ def feet_clearance(feet_pos_w, feet_vel_w, command, height_m, threshold):
 
 
 @reward
+def gait_contact(feet_contact, gait_phase, stance_fraction):
+    """How many feet touch the ground, or do not, as the gait clock asks.
+
+    Args:
+      feet_contact: (F,) 1 where the foot touches the ground.
+      gait_phase: turns, in [0, 1): foot 0 swings within the first half; odd feet are half a turn
+        behind.
+      stance_fraction: share of a turn that a foot is down, 0.5 to 1.
+    Source: the contact reward of Unitree's public G1 recipe (unitree_rl_gym, BSD-3-Clause).
+    """
+    margin = 0.5 * stance_fraction - 0.25
+    total = 0.0
+    for f in range(len(feet_contact)):
+        phase = gait_phase
+        if f % 2 == 1:
+            phase = phase - 0.5 if phase >= 0.5 else phase + 0.5
+        swings = phase > margin and phase < 0.5 - margin
+        if swings != (feet_contact[f] > 0.0):
+            total += 1.0
+    return total
+
+
+@reward
+def swing_height(feet_pos_w, gait_phase, height_m, stance_fraction):
+    """Swinging feet off an arc: the sum of ((z - height sin(pi s)) / height)^2, s in (0, 1).
+
+    Args:
+      feet_pos_w: (3F,) m, world frame; z is 0 where the foot is down.
+      gait_phase: turns, in [0, 1): foot 0 swings within the first half; odd feet are half a turn
+        behind.
+      height_m: height of the foot at mid swing.
+      stance_fraction: share of a turn that a foot is down, 0.5 to 1.
+    Source: MuJoCo Playground's G1 joystick task follows the gait phase with the foot's height.
+    """
+    margin = 0.5 * stance_fraction - 0.25
+    total = 0.0
+    for f in range(len(feet_pos_w) // 3):
+        phase = gait_phase
+        if f % 2 == 1:
+            phase = phase - 0.5 if phase >= 0.5 else phase + 0.5
+        if phase > margin and phase < 0.5 - margin:
+            arc = math.sin(3.1415927 * (phase - margin) / (1.0 - stance_fraction))
+            d = feet_pos_w[3 * f + 2] / height_m - arc
+            total += d * d
+    return total
+
+
+@reward
+def feet_apart(feet_pos_w, base_quat, min_m):
+    """How much less than `min_m` the first foot is to the left of the second, m.
+
+    Args:
+      feet_pos_w: (3F,) m, world frame.
+      base_quat: (4,) wxyz, base to world: its y axis points to the left.
+      min_m: the distance that is wide enough; legs that cross are below zero.
+    """
+    w, x, y, z = base_quat[0], base_quat[1], base_quat[2], base_quat[3]
+    left_x = 2.0 * (x * y - w * z)
+    left_y = 1.0 - 2.0 * (x * x + z * z)
+    left_z = 2.0 * (y * z + w * x)
+    distance = (
+        left_x * (feet_pos_w[0] - feet_pos_w[3])
+        + left_y * (feet_pos_w[1] - feet_pos_w[4])
+        + left_z * (feet_pos_w[2] - feet_pos_w[5])
+    )
+    return max(min_m - distance, 0.0)
+
+
+@reward
 def pole_upright(pole_angle):
     """Height of the pole's tip over the cart as a share of the pole's length: (1 + cos) / 2."""
     return 0.5 * (1.0 + math.cos(pole_angle))

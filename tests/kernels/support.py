@@ -35,6 +35,9 @@ PARAMETERS: dict[tuple[str, str], dict[str, Any]] = {
     ("reward", "stand_still"): {"threshold": 0.4},
     ("reward", "feet_air_time"): {"target_s": 0.2, "threshold": 0.4},
     ("reward", "feet_clearance"): {"height_m": 0.1, "threshold": 0.4},
+    ("reward", "gait_contact"): {"stance_fraction": 0.6},
+    ("reward", "swing_height"): {"height_m": 0.5, "stance_fraction": 0.55},
+    ("reward", "feet_apart"): {"min_m": 0.2},
     ("reward", "cart_centered"): {"std": 0.5},
     ("termination", "tilted"): {"limit_cos": 0.5},
     ("termination", "base_low"): {"height_m": 0.1},
@@ -45,6 +48,7 @@ PARAMETERS: dict[tuple[str, str], dict[str, Any]] = {
         **{"yaw_min": -2.0, "yaw_max": 1.0, "resample_min_s": 1.0, "resample_max_s": 2.0},
         **{"standing_fraction": 0.2, "turning_fraction": 0.2, "forward_fraction": 0.2},
     },
+    ("command", "gait"): {"frequency_hz": 1.5, "threshold": 0.4},
     ("interval", "push"): {
         **{"min_s": 0.5, "max_s": 1.0, "xy_ms": 0.5, "z_ms": 0.3},
         **{"roll_pitch_rads": 0.4, "yaw_rads": 0.7},
@@ -111,6 +115,7 @@ def make_spec(**changes: Any) -> KernelSpec:
             "fixed_command": CarriedField(4, reset=None),
             "push_timer": CarriedField(1, scalar=True, reset=0.25),
             "feet_air_time": CarriedField(NUM_FEET, update="track_air_time"),
+            "gait_phase": CarriedField(1, scalar=True),
         },
         "constants": {
             "control_dt": CONTROL_DT,
@@ -184,6 +189,10 @@ def random_arrays(
     if "feet_air_time" in kernel.carried_slices:
         air = fields[:, kernel.carried_slices["feet_air_time"]]
         air[:] = np.clip(air, 0.0, None)
+    if "gait_phase" in kernel.carried_slices:  # some stand at a half turn, some are close to one
+        phases = draw.uniform(0.0, 1.0, n)
+        phases[::5], phases[1::5] = 0.5 * (draw.random(n)[::5] < 0.5), 0.98
+        fields[:, kernel.carried_slices["gait_phase"].start] = phases
     if "command" in kernel.carried_slices:  # some of them stand
         fields[: n // 3, kernel.carried_slices["command"]] *= 0.1
     arrays["failure_io"][:] = 0

@@ -63,7 +63,7 @@ def test_an_unknown_term_names_the_nearest(changes, words):
         ({"critic": {}}, ["observations.critic", "at least one term"]),
         ({"events": {"push": {"min_s": 1.0}}}, ["events.push", "events.push.max_s="]),
         (
-            {"commands": chosen("command"), "carried_fields": {}},
+            {"commands": {"velocity": chosen("command")["velocity"]}, "carried_fields": {}},
             ["commands.velocity", "'command_io'", "'<carried field>_io'"],
         ),
     ],

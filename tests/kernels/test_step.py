@@ -18,13 +18,13 @@ SIZES = [1, 2, 63, 64, 65, 130]
 OUTPUTS = ("reward_out", "terminated_out", "truncated_out", "pushed_out")
 
 
-@pytest.fixture(scope="session")
-def go1(tmp_path_factory) -> tuple[Case, dict[str, int]]:
-    """The Go1 task as configured, and the sizes of its state and sensor rows."""
-    built = build_task(load_config("go1_walk", []).config)
+@pytest.fixture(scope="session", params=["go1_walk", "g1_walk"])
+def robot_task(request) -> tuple[Case, dict[str, int]]:
+    """A robot's task as configured, and the sizes of its state and sensor rows."""
+    built = build_task(load_config(request.param, []).config)
     model, config = built.robot.model, built.config
     spec = KernelSpec(
-        name="go1_walk",
+        name=request.param,
         num_actions=int(model.nu),
         qpos_column=1,
         nq=int(model.nq),
@@ -69,8 +69,8 @@ def with_failures(case: Case, arrays: dict[str, np.ndarray], first: int = 0) -> 
 
 
 @pytest.mark.parametrize("num_envs", SIZES)
-def test_a_step_of_go1_is_the_reference(num_envs, go1):
-    case, sizes = go1
+def test_a_step_of_a_robot_task_is_the_reference(num_envs, robot_task):
+    case, sizes = robot_task
     arrays = random_arrays(case.kernel, case.spec, num_envs, seed=num_envs, num_substeps=2, **sizes)
     if num_envs > 2:
         with_failures(case, arrays, first=num_envs // 3)
@@ -336,6 +336,7 @@ def test_actions_are_clipped_checked_and_mapped(num_envs, small):
     np.testing.assert_array_equal(arrays["failure_io"], np.where(is_bad, 4, 0))
 
 
-def test_the_kernel_is_typed_as_the_assembler_says(go1):
-    assert isinstance(go1[0].kernel, FusedKernel)
-    assert go1[0].reference.log_names == list(go1[0].kernel.log_names)
+def test_the_kernel_is_typed_as_the_assembler_says(robot_task):
+    case, _ = robot_task
+    assert isinstance(case.kernel, FusedKernel)
+    assert case.reference.log_names == list(case.kernel.log_names)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import unilab
+from tests.physics.robots import assert_geom, forward, full_inertia
 from unilab.physics.model import Robot, compile_robot
 
 ASSETS = Path(unilab.__file__).parent / "assets"
@@ -73,15 +74,6 @@ INERTIA = (
 @cache
 def go1() -> Robot:
     return compile_robot(ASSETS / "go1.xml")
-
-
-def forward(robot: Robot, base_z: float | None = None) -> mujoco.MjData:
-    data = mujoco.MjData(robot.model)
-    data.qpos[:] = robot.default_qpos
-    if base_z is not None:
-        data.qpos[2] = base_z
-    mujoco.mj_forward(robot.model, data)
-    return data
 
 
 def body_rows() -> list[tuple[str, str, np.ndarray]]:
@@ -149,17 +141,7 @@ def test_go1_geoms_match_the_table_and_only_they_collide() -> None:
         for name, (kind, size, start, end) in LEG_GEOMS.items():
             expected[f"{leg}_{name}"] = (kind, size, start * y, None if end is None else end * y)
     for name, (kind, size, start, end) in expected.items():
-        geom = model.geom(name)
-        assert geom.type[0] == getattr(mujoco.mjtGeom, f"mjGEOM_{kind.upper()}"), name
-        np.testing.assert_allclose(geom.size[: len(size)], size, err_msg=name)
-        start, end = np.array(start), np.array(start if end is None else end)
-        np.testing.assert_allclose(geom.pos, (start + end) / 2, atol=1e-12, err_msg=name)
-        if kind == "capsule":
-            half = (end - start) / 2
-            assert geom.size[1] == pytest.approx(np.linalg.norm(half))
-            axis = np.zeros(3)
-            mujoco.mju_rotVecQuat(axis, np.array([0.0, 0, 1]), geom.quat)
-            assert abs(axis @ half) == pytest.approx(np.linalg.norm(half))
+        assert_geom(model.geom(name), kind, size, start, end)
     colliding = {model.geom(g).name for g in range(model.ngeom) if model.geom_contype[g] and g > 0}
     assert colliding == set(expected)
     assert model.geom(0).name == "floor"
@@ -220,13 +202,6 @@ def test_go1_right_legs_mirror_the_left_legs() -> None:
     signs = np.array([-1, 1, 1])
     pose = np.array(DEFAULT_POSE).reshape(4, 3)
     np.testing.assert_array_equal(pose[[0, 2]], pose[[1, 3]] * signs)
-
-
-def full_inertia(body: object) -> np.ndarray:
-    rotation = np.zeros(9)
-    mujoco.mju_quat2Mat(rotation, body.iquat)  # type: ignore[attr-defined]
-    rotation = rotation.reshape(3, 3)
-    return rotation @ np.diag(body.inertia) @ rotation.T  # type: ignore[attr-defined]
 
 
 def test_go1_home_keyframe_touches_the_floor_without_penetration() -> None:

@@ -168,6 +168,35 @@ def feet_clearance(e, height_m, threshold):
     return np.where(speed_command(e) >= threshold, wrong, 0.0)
 
 
+def swing_progress(e, stance_fraction, num_feet):
+    """(N, F) how far through its swing each foot is, in (0, 1); NaN where it is to be down."""
+    half_turns = np.arange(num_feet) % 2
+    phase = np.mod(e.gait_phase[:, None] + 0.5 * half_turns, 1.0)
+    length = 1.0 - stance_fraction
+    progress = 0.5 + (phase - 0.25) / length  # the middle of the swing is a quarter turn in
+    return np.where((progress > 0) & (progress < 1), progress, np.nan)
+
+
+@oracle("reward")
+def gait_contact(e, stance_fraction):
+    swings = np.isfinite(swing_progress(e, stance_fraction, e.feet_contact.shape[1]))
+    return np.sum(swings == (e.feet_contact <= 0), axis=1)
+
+
+@oracle("reward")
+def swing_height(e, height_m, stance_fraction):
+    height = e.feet_pos_w.reshape(e.n, -1, 3)[:, :, 2]
+    arc = height_m * np.sin(np.pi * swing_progress(e, stance_fraction, height.shape[1]))
+    return np.nansum(((height - arc) / height_m) ** 2, axis=1)
+
+
+@oracle("reward")
+def feet_apart(e, min_m):
+    feet = e.feet_pos_w.reshape(e.n, -1, 3)
+    in_base = np.einsum("nji,nj->ni", rotation_matrices(e.base_quat), feet[:, 0] - feet[:, 1])
+    return np.clip(min_m - in_base[:, 1], 0.0, None)
+
+
 @oracle("reward")
 def pole_upright(e):
     return np.cos(e.pole_angle / 2) ** 2
@@ -243,6 +272,12 @@ def feet_contacts(e):
 
 
 @oracle("observation")
+def gait_phase(e):
+    turn = np.exp(2j * np.pi * e.gait_phase)
+    return np.stack([turn.real, turn.imag], axis=1)
+
+
+@oracle("observation")
 def base_height(e):
     return e.base_pos[:, 2:3]
 
@@ -288,6 +323,20 @@ def velocity(env, fresh, key, **p):
         env["command"][:2] = 0.0
     elif regime < forward:
         env["command"][1:] = 0.0
+
+
+@oracle("command")
+def gait(env, fresh, key, *, frequency_hz, threshold):
+    stands = np.linalg.norm(env["command"].astype(float)) < threshold
+    before = float(env["gait_phase"][0])
+    if fresh:
+        drawn = rng.uniform01(key, 0)
+        env["gait_phase"][0] = np.floor(2 * drawn) / 2 if stands else drawn
+        return
+    after = before + frequency_hz * float(env["control_dt"])
+    if stands:  # not beyond the end of the half turn that it is in; there it stays
+        after = min(after, np.ceil(2 * before) / 2)
+    env["gait_phase"][0] = np.mod(after, 1.0)
 
 
 @oracle("interval")

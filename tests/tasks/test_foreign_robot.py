@@ -49,6 +49,7 @@ def error_of(task: str, model: Path) -> str:
     [
         ("go1_walk", "cartpole.xml", ("'*_foot_collision' matches no geom", "valid: cart")),
         ("cartpole", "go1.xml", ("no joint is named 'slider'", "FL_hip_joint")),
+        ("g1_walk", "go1.xml", ("'left_foot_collision'", "did you mean")),
     ],
 )
 def test_the_robot_of_another_task_is_refused(
@@ -88,6 +89,32 @@ def test_go1_walk_says_what_a_robot_lacks(
         assert part in message
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ('"right_foot_collision"', '"right_sole"', ("'right_foot_collision'",)),
+        ('<site name="left_foot"', '<site name="left_toe"', ("no site is named 'left_foot'",)),
+        ('"left_elbow_joint"', '"left_ellbow_joint"', ("'left_ellbow_joint'", "elbow, wrist_roll")),
+        (
+            '"left_elbow_joint"',
+            '"lefft_elbow_joint"',
+            ("'lefft_elbow_joint' is of no part", "after left_, right_ or nothing"),
+        ),
+        (
+            '"right_knee_joint" class="knee_motor" axis="0 1 0"',
+            '"right_knee_joint" class="knee_motor" axis="1 0 0"',
+            ("'right_knee_joint' turns about [1.0, 0.0, 0.0]", "mirror image of 'left_knee_joint'"),
+        ),
+    ],
+)
+def test_g1_walk_says_what_a_robot_lacks(
+    tmp_path: Path, old: str, new: str, parts: tuple[str, ...]
+) -> None:
+    message = error_of("g1_walk", variant(tmp_path, "g1_walk", (old, new)))
+    for part in parts:
+        assert part in message
+
+
 def test_go1_walk_needs_a_free_base(tmp_path: Path) -> None:
     spec = mujoco.MjSpec.from_file(str(ASSETS / "go1.xml"))
     spec.delete(spec.joint("floating_base_joint"))
@@ -117,7 +144,7 @@ def test_cartpole_says_what_its_actuators_lack(
         assert part in message
 
 
-@pytest.mark.parametrize("task", ["cartpole", "go1_walk"])
+@pytest.mark.parametrize("task", ["cartpole", "go1_walk", "g1_walk"])
 def test_a_robot_without_the_camera_is_as_good(tmp_path: Path, task: str) -> None:
     model = variant(tmp_path, task, (CAMERA, '<camera name="other"'))
     built = build(task, model)

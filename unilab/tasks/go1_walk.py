@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unilab.errors import ConfigError, nearest
+from unilab.errors import ConfigError
 from unilab.physics.model import ContactModel, ContactSensorSpec, Robot, SensorSpec
 from unilab.tasks.base import (
     MirrorSpec,
@@ -21,6 +21,7 @@ from unilab.tasks.base import (
     sensor_field,
     servo_scale,
 )
+from unilab.tasks.mirror import base_mirrors, joint_mirror
 from unilab_kernels.spec import CarriedField
 
 FEET = ("FR", "FL", "RR", "RL")
@@ -62,31 +63,11 @@ def describe(robot: Robot) -> TaskModel:
 
 def _mirrors(robot: Robot) -> dict[str, MirrorSpec]:
     """Reflection in the plane y = 0: y, roll and yaw change sign, left and right swap."""
-    names = list(robot.joint_names)
     swap = {"FR": "FL", "FL": "FR", "RR": "RL", "RL": "RR"}
-    twins = [swap[_leg(robot, n)] + n[2:] for n in names]
-    for name, twin in zip(names, twins, strict=True):
-        if twin not in names:
-            raise ConfigError(
-                f"{robot.path}: no actuated joint is named '{twin}', the mirror image of '{name}'; "
-                f"{nearest(twin, names)}"
-            )
-    perm = np.array([names.index(twin) for twin in twins])
-    sign = np.array([-1 if "hip" in n else 1 for n in names], np.float32)
-    joints, feet = (
-        MirrorSpec(perm, sign),
-        MirrorSpec(np.array([1, 0, 3, 2]), np.ones(4, np.float32)),
-    )
-
-    def vector(*signs: int) -> MirrorSpec:
-        return MirrorSpec(np.arange(len(signs)), np.array(signs, np.float32))
-
+    joints = joint_mirror(robot, lambda name: swap[_leg(robot, name)] + name[2:])
+    feet = MirrorSpec(np.array([1, 0, 3, 2]), np.ones(4, np.float32))
     return {
-        "base_lin_vel": vector(1, -1, 1),
-        "base_ang_vel": vector(-1, 1, -1),
-        "gravity": vector(1, -1, 1),
-        "velocity_command": vector(1, -1, -1),
-        "base_height": vector(1),
+        **base_mirrors(),
         "joint_pos_rel": joints,
         "joint_velocity": joints,
         "last_action": joints,
