@@ -1,47 +1,26 @@
-"""What every benchmark shares: the machine it ran on, fresh processes, and its result file."""
+"""What the scripts here share: the machine they ran on, fresh processes, and their result files."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
-import re
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from unilab.bench.machine import header
+
 RESULTS = Path(__file__).resolve().parent / "results"
 ROOT = RESULTS.parent.parent
-PACKAGES = ("unilab-engine", "mujoco", "numba", "numpy", "torch")
+os.environ.setdefault("UNILAB_NO_TUNED", "1")  # figures must not depend on what a user tuned
 
 
 def machine() -> dict[str, Any]:
     """Return what a figure means nothing without: CPU, cores, versions, commit, load."""
-    model = platform.processor() or platform.machine()
-    try:
-        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-        model = found.group(1) if found else model
-    except OSError:
-        pass
-    return {
-        "cpu": model,
-        "cpus": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
-        "gpu": _gpu(),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
-        "commit": _git("rev-parse", "--short", "HEAD"),
-        "changed_files": len((_git("status", "--porcelain") or "").splitlines()),
-        "load_before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "date": time.strftime("%Y-%m-%d"),
-    }
+    return header()
 
 
 def fresh_processes(script: str, arguments: Sequence[str], count: int = 3) -> list[dict[str, Any]]:
@@ -67,16 +46,26 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
-def write_result(name: str, header: dict[str, Any], content: dict[str, Any]) -> Path:
-    """Write a result to benchmark/results/<name>.json, with the command.
+def show(figures: dict[str, float], digits: int = 3) -> str:
+    """Return a spread as "median (min-max)"."""
+    return (
+        f"{figures['median']:.{digits}f} ({figures['min']:.{digits}f}-{figures['max']:.{digits}f})"
+    )
+
+
+def write_result(
+    name: str, header: dict[str, Any], content: dict[str, Any], folder: Path = RESULTS
+) -> Path:
+    """Write a result to <folder>/<name>.json, with the command.
 
     Args:
       name: of the file.
       header: what `machine` gave before the measurement began.
       content: the figures.
+      folder: where to.
     """
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
     command = " ".join(["python", *(_relative(word) for word in sys.argv)])
     path.write_text(json.dumps({"machine": header, "command": command, **content}, indent=2) + "\n")
     return path
@@ -91,33 +80,3 @@ def _relative(word: str) -> str:
         if path.is_absolute()
         else word
     )
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
-
-
-def _gpu() -> str | None:
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()

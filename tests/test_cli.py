@@ -17,7 +17,7 @@ from unilab.cli import app
 from unilab.config import config_dir, list_tasks, load_config, save_resolved
 from unilab.tasks.base import build_task
 
-COMMANDS = ("train", "eval", "export", "list", "explain")
+COMMANDS = ("train", "eval", "export", "list", "explain", "tune", "monitor")
 HEAVY = ("torch", "mujoco", "numba", "warp", "matplotlib")
 
 

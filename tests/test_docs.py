@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -38,6 +39,12 @@ def tiny(command: str) -> list[str]:
             words.append("train.iterations=2")
     elif words[1] == "train":
         words = [w if not w.startswith("train.iterations") else "train.iterations=4" for w in words]
+    elif words[1] == "monitor" and "--run" not in words:
+        words += [*TINY_TRAIN, "train.iterations=2"]
+    elif words[1] == "bench":
+        words += ["--quick", "--num-envs", "128", "--output", "results"]
+    elif words[1] == "tune":
+        words += ["--budget", "5"]
     elif words[1] == "eval":
         words += [*TINY, "evaluation.video_seconds=0.2"]
     return words
@@ -59,6 +66,7 @@ def test_shell_blocks_run_in_the_order_they_stand(page: Path, tmp_path: Path) ->
             text=True,
             stdin=subprocess.DEVNULL,
             timeout=300,
+            env={**os.environ, "UNILAB_CONFIG_DIR": str(tmp_path)},  # where `tune` writes
         )
         no_screen = "--video" in words and "install one with" in done.stderr
         assert done.returncode == 0 or no_screen, f"{words}\n{done.stdout}\n{done.stderr}"

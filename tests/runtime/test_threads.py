@@ -6,18 +6,19 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from unilab.config.schema import RuntimeConfig
 from unilab.errors import ConfigError
+from unilab.runtime.cgroup import cpu_quota, free_threads
 from unilab.runtime.threads import (
+    MOST_THREADS,
     ThreadPlan,
-    _cgroup_quota,
-    available_cpus,
     make_plan,
-    prepare_environment,
+    make_side_plan,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,8 +52,8 @@ AUTO = [
     pytest.param(2, 4096, ThreadPlan(2, 2, 2, 1, 1, False, 2), id="2 CPUs"),
     pytest.param(4, 4096, ThreadPlan(4, 4, 4, 1, 1, False, 4), id="4 CPUs"),
     pytest.param(16, 4096, ThreadPlan(16, 14, 2, 1, 2, True, 16), id="16 CPUs"),
-    pytest.param(16, 64, ThreadPlan(16, 16, 1, 1, 1, False, 16), id="16 CPUs, one block"),
-    pytest.param(160, 512, ThreadPlan(160, 159, 1, 1, 2, True, 160), id="160 CPUs, few envs"),
+    pytest.param(16, 64, ThreadPlan(16, 16, 1, 1, 1, False, 4), id="16 CPUs, one block"),
+    pytest.param(160, 512, ThreadPlan(160, 144, 1, 1, 2, True, 32), id="160 CPUs, few envs"),
     pytest.param(160, 65536, ThreadPlan(160, 140, 20, 1, 2, True, 160), id="160 CPUs"),
 ]
 
@@ -66,12 +67,25 @@ def test_auto_fills_the_plan_from_the_cpus(cpus: int, num_envs: int, expected: T
 @pytest.mark.parametrize("num_envs", [1, 64, 65, 1024, 100_000])
 def test_auto_never_asks_for_more_than_the_cpus(cpus: int, num_envs: int) -> None:
     plan = make_plan(config(), num_envs, cpus=cpus)
+    assert plan.together <= cpus
     assert plan.learner <= cpus
     if plan.overlap:
         assert plan.physics + plan.kernel <= cpus
         assert plan.groups > 1
     else:
         assert max(plan.physics, plan.kernel) <= cpus
+
+
+def test_with_overlap_the_policy_acts_on_the_cpus_that_physics_leaves() -> None:
+    """Kernels and policy take turns in the main thread; physics runs beside them."""
+    plan = make_plan(config(), 512, cpus=160)
+    assert (plan.physics, plan.kernel, plan.acting, plan.together) == (144, 1, 16, 160)
+    assert make_plan(config(threads=150), 512, cpus=160).acting == 10
+    assert make_plan(config(learner_threads=4), 512, cpus=160).acting == 4
+    assert make_plan(config(shards=20), 512, cpus=160).acting == 20
+    assert make_plan(config(overlap=False), 512, cpus=160).acting == 32  # the learner's
+    forced = config(threads=8, overlap=True, allow_oversubscription=True)
+    assert make_plan(forced, 512, cpus=2).acting == 1
 
 
 def test_what_is_given_is_kept_and_the_rest_filled_in() -> None:
@@ -129,6 +143,27 @@ def test_more_groups_than_blocks_are_refused_with_both_ways_out() -> None:
     assert make_plan(config(groups=3), 129, cpus=2).groups == 3
 
 
+@pytest.mark.parametrize("name", ["threads", "shards", "threads_per_shard", "learner_threads"])
+@pytest.mark.parametrize("count", [MOST_THREADS + 1, 100_000, 10**30])
+def test_oversubscription_has_an_end(name: str, count: int) -> None:
+    """50,000 threads hang, 100,000 end the process; no number may get that far."""
+    with pytest.raises(ConfigError, match=f"runtime.{name}={count}.*lower them") as caught:
+        make_plan(config(allow_oversubscription=True, **{name: count}), 512, cpus=2)
+    assert f"the {MOST_THREADS} that" in str(caught.value)
+
+
+def test_a_side_job_runs_on_fewer_cpus_than_the_run_had() -> None:
+    trained = config(threads=14, shards=2, groups=4, overlap=True, learner_threads=16)
+    assert make_side_plan(trained, 50, cpus=16) == ThreadPlan(16, 14, 2, 1, 1, False, 16)
+    assert make_side_plan(trained, 50, cpus=2) == ThreadPlan(2, 2, 2, 1, 1, False, 2)
+    assert make_side_plan(config(), 50, cpus=2) == ThreadPlan(2, 2, 1, 1, 1, False, 2)
+    parallel = make_side_plan(config(shards=4, threads_per_shard=4), 4096, cpus=6)
+    assert (parallel.shards, parallel.threads_per_shard) == (1, 4)
+    assert make_side_plan(config(threads=1, learner_threads=1), 50, cpus=8).together == 1
+    forced = config(threads=3, allow_oversubscription=True)
+    assert make_side_plan(forced, 50, cpus=2).physics == 3
+
+
 @pytest.mark.parametrize("allow", [False, True])
 def test_workqueue_is_refused_for_parallel_kernels_only(allow: bool) -> None:
     values = {"threading_layer": "workqueue", "allow_oversubscription": allow}
@@ -147,12 +182,17 @@ def test_the_plan_is_described_in_one_line() -> None:
 # -- the CPUs there are -------------------------------------------------------------------------
 
 
-def cgroup(folder: Path, membership: str, files: dict[str, str]) -> float | None:
+def cgroup(
+    folder: Path,
+    membership: str,
+    files: dict[str, str],
+    read: Callable[[Path, Path], float | None] = cpu_quota,
+) -> float | None:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     (folder / "membership").write_text(membership)
-    return _cgroup_quota(folder, folder / "membership")
+    return read(folder, folder / "membership")
 
 
 def test_a_cgroup_quota_is_read_in_both_versions(tmp_path: Path) -> None:
@@ -176,9 +216,28 @@ def test_the_tightest_quota_on_the_way_up_counts(tmp_path: Path) -> None:
 
 
 def test_no_cgroup_is_no_quota(tmp_path: Path) -> None:
-    assert _cgroup_quota(tmp_path, tmp_path / "missing") is None
+    assert cpu_quota(tmp_path, tmp_path / "missing") is None
     assert cgroup(tmp_path, "0::/\n", {}) is None
     assert cgroup(tmp_path, "0::/\n", {"cpu.max": "nonsense"}) is None
+
+
+def test_threads_that_a_container_still_allows_are_read(tmp_path: Path) -> None:
+    files = {"pids.max": "100\n", "pids.current": "30\n", "a/pids.max": "max\n"}
+    assert cgroup(tmp_path / "a", "0::/a\n", files, free_threads) == 70
+    files = {"pids/pids.max": "40\n", "pids/pids.current": "41\n"}
+    assert cgroup(tmp_path / "b", "8:pids:/\n", files, free_threads) == 0
+    assert cgroup(tmp_path / "c", "8:pids:/\n", {"pids/pids.max": "max\n"}, free_threads) is None
+
+
+def test_a_plan_beyond_what_the_container_allows_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = config(threads=40, allow_oversubscription=True)
+    monkeypatch.setattr("unilab.runtime.threads.free_threads", lambda: 20.0)
+    with pytest.raises(ConfigError, match=r"runtime.threads=40 .* allows 20 \(pids.max\)"):
+        make_plan(values, 512)
+    monkeypatch.setattr("unilab.runtime.threads.free_threads", lambda: 60.0)
+    assert make_plan(values, 512).physics == 40
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="affinity is set with taskset")
@@ -193,25 +252,34 @@ def test_the_plan_follows_the_affinity_of_the_process() -> None:
     assert text == ("1 CPUs: physics 1, kernel 1, learner 1 threads; 1 group(s), overlap off")
 
 
-def test_the_environment_is_prepared_before_libraries_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
-                 "NUMBA_NUM_THREADS", "NUMBA_THREADING_LAYER"):  # fmt: skip
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    prepare_environment(config())
-    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
-    assert os.environ["OMP_NUM_THREADS"] == str(available_cpus())
-    assert "NUMBA_THREADING_LAYER" not in os.environ
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    prepare_environment(config(threads_per_shard=2))
-    assert os.environ["OMP_NUM_THREADS"] == "1"  # the user's own limit stands
-    assert os.environ["NUMBA_THREADING_LAYER"] == "omp"
-    assert int(os.environ["NUMBA_NUM_THREADS"]) >= 2
-    prepare_environment(config(threads_per_shard=2, threading_layer="tbb"))
-    assert os.environ["NUMBA_THREADING_LAYER"] == "tbb"
-    for name in ("NUMBA_NUM_THREADS", "NUMBA_THREADING_LAYER", "OPENBLAS_NUM_THREADS",
-                 "MKL_NUM_THREADS"):  # fmt: skip
-        os.environ.pop(name, None)
+def test_the_environment_is_prepared_before_libraries_load() -> None:
+    script = """
+        import os
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+                     "NUMBA_NUM_THREADS", "NUMBA_THREADING_LAYER"):
+            os.environ.pop(name, None)
+        os.environ["OMP_WAIT_POLICY"] = "ACTIVE"
+        from unilab.config.schema import RuntimeConfig
+        from unilab.runtime.threads import available_cpus, prepare_environment
+        prepare_environment(RuntimeConfig())
+        assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+        assert os.environ["OMP_NUM_THREADS"] == str(available_cpus())
+        assert "NUMBA_THREADING_LAYER" not in os.environ
+        os.environ["OMP_NUM_THREADS"] = "1"
+        prepare_environment(RuntimeConfig(threads_per_shard=300))
+        assert os.environ["OMP_NUM_THREADS"] == "1"  # the user's own limit stands
+        assert int(os.environ["NUMBA_NUM_THREADS"]) >= 256
+        prepare_environment(RuntimeConfig(threads_per_shard=10**9))
+        assert int(os.environ["NUMBA_NUM_THREADS"]) < 10**6  # refused later; must not hurt before
+        prepare_environment(RuntimeConfig(threads_per_shard=2, threading_layer="tbb"))
+        assert os.environ["NUMBA_THREADING_LAYER"] == "tbb"
+        import numba
+        before = dict(os.environ)
+        prepare_environment(RuntimeConfig(threads_per_shard=7, threading_layer="omp"))
+        assert dict(os.environ) == before  # Numba refuses to change once it runs
+        print("ok")
+    """
+    assert run_python(script) == "ok"
 
 
 # -- what the libraries then do -----------------------------------------------------------------

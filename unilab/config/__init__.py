@@ -12,11 +12,13 @@ from unilab.config.load import (
 from unilab.config.locate import TaskInfo, config_dir, list_tasks, locate_task, task_label
 from unilab.config.overrides import Override, looks_like_key, missing_equals, parse_overrides
 from unilab.config.schema import PPOConfig, RunConfig, TermConfig
+from unilab.config.tuned import Machine
 
 __all__ = [
     "Difference",
     "Key",
     "LoadedConfig",
+    "Machine",
     "Override",
     "PPOConfig",
     "RunConfig",

@@ -1,13 +1,13 @@
 """From a task name and `key=value` arguments to one checked config, with the origin of each value.
 
 Order, the later wins: schema default, the task's YAML file, `learners.<chosen>.overrides` in that
-file, the command line.
+file, what `unilab tune` measured on this machine (where the caller asks for it), the command line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +16,16 @@ from pydantic import ValidationError
 from unilab.config.base import to_plain
 from unilab.config.layers import Layers, Origin, leaves
 from unilab.config.locate import TaskFiles, locate_task, task_label
-from unilab.config.overrides import COMMAND_LINE, looks_like_key, missing_equals, parse_overrides
+from unilab.config.overrides import (
+    COMMAND_LINE,
+    Override,
+    looks_like_key,
+    missing_equals,
+    parse_overrides,
+)
 from unilab.config.report import explain_errors
 from unilab.config.schema import LearnersConfig, RunConfig
+from unilab.config.tuned import NUM_ENVS, Machine, Tuned, find_tuned
 from unilab.config.yaml_io import read_mapping, write_mapping
 from unilab.errors import ConfigError, nearest
 
@@ -32,11 +39,14 @@ class LoadedConfig:
     Attributes:
       config: the checked config.
       origins: dotted key to "default", "configs/go1_walk.yaml:12", "learners.ppo.overrides
-        (configs/go1_walk.yaml:40)" or "command line", for every leaf of `config`.
+        (configs/go1_walk.yaml:40)", "tuned on this machine, FILE" or "command line", for every
+        leaf of `config`.
+      notes: lines for the user: whether settings tuned on this machine are used.
     """
 
     config: RunConfig
     origins: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
     def with_value(self, key: str, value: object, origin: str) -> LoadedConfig:
         """Return a copy in which the dotted `key` has another value, checked like any other.
@@ -48,7 +58,7 @@ class LoadedConfig:
         known = self.origins
         layers.lay([], to_plain(self.config), lambda k: known.get(k, DEFAULT), null_removes=False)
         layers.replace(key.split("."), value, lambda _: origin)
-        return _finish(layers)
+        return replace(_finish(layers), notes=self.notes)
 
 
 class Difference(NamedTuple):
@@ -62,16 +72,55 @@ class Difference(NamedTuple):
         return f"{self.key}: {self.first!r} -> {self.second!r}"
 
 
-def load_config(task: str, overrides: Sequence[str] = ()) -> LoadedConfig:
+@dataclass(frozen=True)
+class _Sources:
+    """What a config is put together from, read and parsed."""
+
+    files: TaskFiles
+    values: Mapping[str, Any]
+    lines: Mapping[str, int]
+    overrides: Sequence[Override]
+
+    def combine(self, tuned: Tuned | None = None) -> LoadedConfig:
+        """Lay everything over each other in order, and check it."""
+        in_file = _file_origin(self.files.shown, self.lines)
+        layers = Layers()
+        layers.lay([], self.values, in_file, null_removes=False)
+        layers.lay(["task"], self.files.task, lambda _: COMMAND_LINE)
+        chosen = next((o.value for o in reversed(self.overrides) if o.path == ("learner",)), None)
+        _lay_learner(layers, chosen, in_file)
+        _resolve_model(layers, self.files.config_path.parent)
+        if tuned is not None:
+            layers.lay([], tuned.settings, lambda _: f"tuned on this machine, {tuned.path}")
+        for path, value in self.overrides:
+            layers.replace(path, value, lambda _: COMMAND_LINE)
+        _resolve_model(layers, Path())
+        return _finish(layers)
+
+
+def load_config(
+    task: str, overrides: Sequence[str] = (), *, machine: Machine | None = None
+) -> LoadedConfig:
     """Load the config of a task.
 
     Args:
       task: a task name, or the path of a .py task file with a .yaml of the same name beside it.
       overrides: `key=value` arguments, such as ["physics.num_envs=8", "rewards.slip=null"].
+      machine: lay what `unilab tune` measured on this machine over the task's file, where it
+        holds for this run; the result's notes say so. None uses nothing that was measured.
 
     Raises:
       ConfigError: anything in it is not right; the message names the key, what came, what is valid.
     """
+    sources = _read_sources(task, overrides)
+    plain = sources.combine()
+    found = None if machine is None else find_tuned(sources.files.task, machine)
+    if found is None or isinstance(found, str):
+        return plain if found is None else replace(plain, notes=(found,))
+    return _lay_tuned(sources, plain, found)
+
+
+def _read_sources(task: str, overrides: Sequence[str]) -> _Sources:
     if "=" in task:
         raise ConfigError(
             f"{COMMAND_LINE}: the task is missing before '{task}'; write: unilab train TASK {task}"
@@ -83,20 +132,30 @@ def load_config(task: str, overrides: Sequence[str] = ()) -> LoadedConfig:
             raise missing_equals([task, *overrides], 0) from None
         raise
     parsed = parse_overrides(overrides)
-    file_values, lines = read_mapping(files.config_path, files.shown)
-    _check_task_key(file_values, files, lines)
+    values, lines = read_mapping(files.config_path, files.shown)
+    _check_task_key(values, files, lines)
+    return _Sources(files, values, lines, parsed)
 
-    in_file = _file_origin(files.shown, lines)
-    layers = Layers()
-    layers.lay([], file_values, in_file, null_removes=False)
-    layers.lay(["task"], files.task, lambda _: COMMAND_LINE)
-    chosen = next((o.value for o in reversed(parsed) if o.path == ("learner",)), None)
-    _lay_learner(layers, chosen, in_file)
-    _resolve_model(layers, files.config_path.parent)
-    for path, value in parsed:
-        layers.replace(path, value, lambda _: COMMAND_LINE)
-    _resolve_model(layers, Path())
-    return _finish(layers)
+
+def _lay_tuned(sources: _Sources, plain: LoadedConfig, found: Tuned) -> LoadedConfig:
+    """Return the config with measured settings, or without where they do not hold for this run."""
+    again = f"`unilab tune {task_label(plain.config.task)}`"
+    try:
+        loaded = sources.combine(found)
+    except ConfigError as error:
+        return replace(
+            plain, notes=(f"{found.path} does not fit and is not used: {error}; {again} helps",)
+        )
+    reason = found.mismatch(loaded.config)
+    if reason:
+        num_envs = plain.config.physics.num_envs
+        if found.tuned_for.get(NUM_ENVS) != num_envs:
+            again = f"`unilab tune {task_label(plain.config.task)} {NUM_ENVS}={num_envs}`"
+        return replace(plain, notes=(f"{found.path} is not used: {reason}; {again} measures anew",))
+    text = f"thread settings measured on this machine are used ({found.path}, {found.written})"
+    if loaded.origins[NUM_ENVS].startswith("tuned"):
+        text += f", {NUM_ENVS}={loaded.config.physics.num_envs} among them"
+    return replace(loaded, notes=(f"{text}; --no-tuned leaves them out",))
 
 
 def load_resolved(path: Path | str, overrides: Sequence[str] = ()) -> LoadedConfig:

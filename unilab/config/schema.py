@@ -121,29 +121,50 @@ class ObservationsConfig(Section):
 
 
 class RuntimeConfig(Section):
-    """How the work is spread over the CPUs this process may use."""
+    """How the work is spread over the CPUs this process may use.
 
-    threads: CountOrAuto = Field(default="auto", description="Threads of the MuJoCo pool.")
+    No key changes a transition by a bit. `unilab tune` finds the fastest values on a machine.
+    """
+
+    threads: CountOrAuto = Field(
+        default="auto",
+        description="Threads of the MuJoCo pool. auto = every CPU; with overlap, those that "
+        "kernels and policy leave.",
+    )
     shards: CountOrAuto = Field(
-        default="auto", description="Parts that the envs are cut into for the task's kernel."
+        default="auto",
+        description="Threads that run the task's kernel, each on its part of the envs. A part has "
+        "512 envs at least; a smaller batch runs in fewer. auto = as many as that and the CPUs "
+        "allow.",
     )
     threads_per_shard: CountOrAuto = Field(
-        default="auto", description="Numba threads inside one shard. 1 = serial kernel."
+        default="auto",
+        description="Numba threads inside one shard. auto = 1, the serial kernel. More needs the "
+        "omp or tbb layer; it divides batches that are too small for shards.",
     )
     groups: CountOrAuto = Field(
         default="auto",
         description="Groups of envs that take turns, so that kernels of one run while physics of "
-        "another does.",
+        "another does. At most one for 64 envs. auto = 2 with overlap, else 1.",
     )
     overlap: BoolOrAuto = Field(
-        default="auto", description="Let stages of different groups run at the same time."
+        default="auto",
+        description="Let physics of one group run beside kernels and policy of another; they then "
+        "share the CPUs. auto = on with more than 4 CPUs and 64 envs.",
     )
-    learner_threads: CountOrAuto = Field(default="auto", description="Threads of torch on the CPU.")
+    learner_threads: CountOrAuto = Field(
+        default="auto",
+        description="Threads of torch on the CPU, for learning and, without overlap, for the "
+        "policy. auto = one for 16 envs, at most every CPU. Changes rounding in the learner.",
+    )
     threading_layer: Literal["auto", "omp", "tbb", "workqueue"] = Field(
-        default="auto", description="Numba's threading layer."
+        default="auto",
+        description="Numba's threading layer, for threads_per_shard above 1. auto = omp, else tbb. "
+        "workqueue cannot run parallel kernels from shards.",
     )
     allow_oversubscription: bool = Field(
-        default=False, description="Accept a plan with more threads than CPUs."
+        default=False,
+        description="Accept more threads at the same time than CPUs, up to 256 or 16 a CPU in all.",
     )
 
 

@@ -19,7 +19,7 @@ from unilab.learners.base import Learner
 from unilab.runners.build import make_pipeline
 from unilab.runners.restore import restore_policy
 from unilab.runtime.pipeline import Pipeline
-from unilab.runtime.threads import make_plan
+from unilab.runtime.threads import make_side_plan
 from unilab.tasks.base import BuiltTask, root_starts
 from unilab.video import Arrow, Frame, RenderUnavailable, render_video
 
@@ -94,7 +94,7 @@ def evaluate(built: BuiltTask, learner: Learner) -> Evaluation:
     config = built.config
     count = config.evaluation.episodes
     steps = max(1, round(config.evaluation.episode_length_s / built.control_dt))
-    plan = make_plan(config.runtime.model_copy(update={"groups": "auto"}), count)
+    plan = make_side_plan(config.runtime, count)
     pipeline = make_pipeline(built, plan, seed=EVALUATION_SEED, num_envs=count)
     try:
         points = _fix_commands(pipeline, config.evaluation.points)
@@ -177,7 +177,7 @@ def record_video(built: BuiltTask, learner: Learner, path: Path) -> None:
       RenderUnavailable: no picture can be made on this machine.
     """
     config = built.config
-    plan = make_plan(config.runtime.model_copy(update={"groups": "auto"}), 1)
+    plan = make_side_plan(config.runtime, 1)
     pipeline = make_pipeline(built, plan, seed=EVALUATION_SEED, num_envs=1)
     try:
         frames = _frames(pipeline, learner)

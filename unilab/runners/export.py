@@ -14,7 +14,7 @@ from unilab.export import ExportMetadata, ObservationPart, export_policy, requir
 from unilab.physics.model import Robot
 from unilab.runners.build import compile_kernels, make_pipeline
 from unilab.runners.restore import RestoredPolicy, restore_policy
-from unilab.runtime.threads import make_plan
+from unilab.runtime.threads import make_side_plan
 from unilab.tasks.base import BuiltTask
 from unilab_kernels import terms
 from unilab_kernels.spec import ObservationSlice
@@ -70,7 +70,7 @@ def export_run(run_dir: Path, checkpoint: Path, output: Path | None) -> int:
 
 def first_observations(built: BuiltTask, count: int) -> NDArray[np.float32]:
     """Return the first observations (count, O) f32 of as many episodes, as the policy gets them."""
-    plan = make_plan(built.config.runtime.model_copy(update={"groups": 1, "shards": 1}), count)
+    plan = make_side_plan(built.config.runtime, count)
     pipeline = make_pipeline(built, plan, seed=0, num_envs=count)
     try:
         compile_kernels(pipeline)

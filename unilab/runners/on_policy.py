@@ -68,8 +68,8 @@ def run_on_policy(run: OnPolicyRun, interrupt: Interrupt) -> None:
     while not (is_complete(config.train, progress) or interrupt.requested):
         with timers.span("snapshot"):
             interrupt.resume_point = run.checkpoint()
-        if plan.overlap:  # the policy then acts beside physics, on the kernels' share of the CPUs
-            torch.set_num_threads(plan.kernel)
+        if plan.overlap:  # the policy then acts beside physics, on what that leaves of the CPUs
+            torch.set_num_threads(plan.acting)
         collect(run.pipeline, run.learner.act, run.rollout)
         if plan.overlap:
             torch.set_num_threads(plan.learner)

@@ -13,7 +13,7 @@ from unilab.runners import checkpoint as checkpoints
 from unilab.runners.build import choose_device, make_learner
 from unilab.runners.checkpoint import Progress
 from unilab.runs import CONFIG_FILE
-from unilab.runtime.threads import make_plan
+from unilab.runtime.threads import make_side_plan
 from unilab.tasks.base import BuiltTask, build_task
 
 
@@ -41,7 +41,7 @@ def restore_policy(run_dir: Path, checkpoint: Path, overrides: list[str]) -> Res
     config = load_resolved(run_dir / CONFIG_FILE, overrides).config
     checkpoints.check_same_task(loaded, config, checkpoint)
     built = build_task(config)
-    torch.set_num_threads(make_plan(config.runtime, config.physics.num_envs).learner)
+    torch.set_num_threads(make_side_plan(config.runtime, config.physics.num_envs).learner)
     learner = make_learner(built, config, choose_device(config.device), 0)
     learner.load_state_dict(loaded.learner)
     return RestoredPolicy(built, learner, loaded.progress)

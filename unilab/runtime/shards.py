@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numba
 
-from unilab.errors import ShardError
+from unilab.errors import ShardError, UnilabError
+from unilab.runtime.thread_names import SHARD, name_thread
+from unilab.runtime.threading_layer import start_layer
 from unilab.runtime.threads import ENVS_PER_BLOCK, MIN_BLOCKS_PER_SHARD
 
 LIGHT = 8  # a light kernel, such as the action map at 3 us a block, needs this many times more
@@ -24,6 +27,10 @@ class Shards:
       count: W.
       threads_per_shard: Numba threads that each worker may use inside a parallel kernel.
       min_blocks: a shard gets at least this many blocks; fewer do not pay for handing over.
+
+    Raises:
+      ConfigError: this process cannot run parallel kernels from several threads, or not with so
+        many threads each.
     """
 
     def __init__(
@@ -32,7 +39,13 @@ class Shards:
         self.count = count
         self.threads_per_shard = threads_per_shard
         self.min_blocks = min_blocks
-        self._pool = ThreadPoolExecutor(count - 1, "unilab-shard") if count > 1 else None
+        self._process_id = os.getpid()
+        self._has_threads = count > 1 or threads_per_shard > 1
+        if threads_per_shard > 1:
+            start_layer("auto", threads_per_shard)
+        self._pool: ThreadPoolExecutor | None = None
+        if count > 1:  # named early: the Numba threads of a worker take over its name
+            self._pool = ThreadPoolExecutor(count - 1, SHARD, name_thread, (SHARD,))
 
     def run(
         self,
@@ -55,18 +68,24 @@ class Shards:
 
         Raises:
           ShardError: a shard raised; carries its range of envs. All shards are finished by then.
+          UnilabError: this process was forked from the one that made the shards: their threads
+            are not in it, and waiting for them would never end.
         """
+        if self._has_threads and os.getpid() != self._process_id:
+            raise UnilabError(
+                "this process was forked from the one that owns the kernel threads, which do not "
+                "exist here; start it with the 'spawn' method of multiprocessing instead"
+            )
         blocks = last - first
         least = self.min_blocks * (LIGHT if light else 1)
         count = max(1, min(self.count, blocks // least)) if self._pool is not None else 1
         cuts = [first + blocks * k // count for k in range(count + 1)]
         futures: list[Future[None]] = []
-        if self._pool is not None:
-            futures = [
-                self._pool.submit(self._work, kernel, cuts[k], cuts[k + 1], num_envs, arrays)
-                for k in range(1, count)
-            ]
         try:
+            for k in range(1, count):
+                assert self._pool is not None
+                arguments = (kernel, cuts[k], cuts[k + 1], num_envs, arrays)
+                futures.append(self._pool.submit(self._work, *arguments))
             self._work(kernel, cuts[0], cuts[1], num_envs, arrays)
         finally:
             for future in futures:  # never leave a worker writing into arrays that go on

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from unilab.config.schema import RuntimeConfig
 from unilab.errors import ConfigError
+from unilab.runtime.cgroup import cpu_quota, free_threads
+from unilab.runtime.threading_layer import check_installed, start_layer
 
 SMALL_MACHINE_CPUS = 4  # up to here, handing cores from stage to stage beats splitting them
 ENVS_PER_BLOCK = 64  # shards and groups are cut at blocks of this many envs
@@ -21,9 +24,14 @@ ENVS_PER_BLOCK = 64  # shards and groups are cut at blocks of this many envs
 # others use too, a worker waits for a core: two shards of 4 blocks then took up to 1.3 ms, against
 # 0.4 ms in the caller alone. So shards are for batches where there is much to gain.
 MIN_BLOCKS_PER_SHARD = 8
-# With overlap, kernels get one CPU in this many: those of a walking task need 2 % of what its
-# physics needs, and their thread also runs the policy.
-CPUS_PER_KERNEL_THREAD = 8
+# With overlap, physics leaves one CPU in this many to kernels and policy, which take turns. Kernels
+# of a walking task need 2 % of what its physics needs; a policy needs 1 to 5 %, but scales badly.
+CPUS_PER_HOST_THREAD = 8
+# A torch thread needs rows to work on: with fewer, waiting for each other costs more than it gains.
+ENVS_PER_LEARNER_THREAD = 16
+# What allow_oversubscription allows at most, in all pools together. 2,000 threads still started on
+# 2 CPUs; 50,000 hung, and 100,000 crashed the process.
+MOST_THREADS, MOST_THREADS_PER_CPU = 256, 16
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,25 @@ class ThreadPlan:
         """Threads that run kernels at the same time."""
         return self.shards * self.threads_per_shard
 
+    @property
+    def acting(self) -> int:
+        """Torch threads for the policy while collecting: with overlap, what physics leaves."""
+        if not self.overlap:
+            return self.learner
+        return max(self.kernel, min(self.learner, self.cpus - self.physics))
+
+    @property
+    def together(self) -> int:
+        """Threads that compute at the same time, at most."""
+        side_by_side = self.physics + max(self.kernel, self.acting)
+        stage = side_by_side if self.overlap else max(self.physics, self.kernel)
+        return max(stage, self.learner)
+
+    @property
+    def started(self) -> int:
+        """Threads of all pools, most of them asleep at any time."""
+        return self.physics + self.kernel + self.learner
+
     def describe(self) -> str:
         """One line for a person."""
         per_shard = f" x {self.threads_per_shard}" if self.threads_per_shard > 1 else ""
@@ -69,15 +96,15 @@ def available_cpus() -> int:
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
         count = os.cpu_count() or 1
-    quota = _cgroup_quota()
+    quota = cpu_quota()
     return max(1, min(count, math.ceil(quota) if quota is not None else count))
 
 
 def prepare_environment(runtime: RuntimeConfig) -> None:
     """Set what numerical libraries read when they load. Call before torch, numba or mujoco.
 
-    Raises:
-      ConfigError: see `make_plan`.
+    Where Numba is loaded already, its settings are left alone: it refuses to change them. A plan
+    that they do not allow is then refused by `make_plan`.
     """
     cpus = available_cpus()
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # idle pools must not spin on cores others need
@@ -85,10 +112,12 @@ def prepare_environment(runtime: RuntimeConfig) -> None:
     os.environ.setdefault("MKL_NUM_THREADS", str(cpus))
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("NUMBA_DISABLE_INTEL_SVML", "1")  # equal results on every machine
-    if isinstance(runtime.threads_per_shard, int) and runtime.threads_per_shard > 1:
-        os.environ["NUMBA_NUM_THREADS"] = str(max(cpus, runtime.threads_per_shard))
-        layer = runtime.threading_layer
-        os.environ["NUMBA_THREADING_LAYER"] = "omp" if layer == "auto" else layer
+    per_shard = runtime.threads_per_shard
+    if per_shard != "auto" and per_shard > 1 and "numba" not in sys.modules:
+        most = max(cpus, min(per_shard, _most_threads(cpus)))
+        os.environ["NUMBA_NUM_THREADS"] = str(most)
+        if runtime.threading_layer != "auto":
+            os.environ["NUMBA_THREADING_LAYER"] = runtime.threading_layer
 
 
 def make_plan(runtime: RuntimeConfig, num_envs: int, *, cpus: int | None = None) -> ThreadPlan:
@@ -97,12 +126,16 @@ def make_plan(runtime: RuntimeConfig, num_envs: int, *, cpus: int | None = None)
     Args:
       runtime: the config block; "auto" is filled in.
       num_envs: N.
-      cpus: CPUs to plan for; None takes `available_cpus`.
+      cpus: CPUs of another machine to plan for. None plans for this process: its
+        `available_cpus`, the threads its container allows, and Numba's threading layer, which is
+        started where the plan needs it.
 
     Raises:
-      ConfigError: more threads at the same time than CPUs, more groups than blocks of envs, or a
-        threading layer that cannot run kernels from several threads.
+      ConfigError: more threads at the same time than CPUs, more groups than blocks of envs, more
+        threads than can be started, or a threading layer that cannot run kernels from several
+        threads.
     """
+    here = cpus is None
     cpus = available_cpus() if cpus is None else cpus
     blocks = math.ceil(num_envs / ENVS_PER_BLOCK)
     overlap = runtime.overlap
@@ -122,79 +155,118 @@ def make_plan(runtime: RuntimeConfig, num_envs: int, *, cpus: int | None = None)
     given_physics = None if runtime.threads == "auto" else runtime.threads
     useful = max(1, blocks // groups // MIN_BLOCKS_PER_SHARD)
     if overlap:
-        spare = (cpus - (given_physics or 0)) // (CPUS_PER_KERNEL_THREAD * per_shard)
-        shards = given_shards or max(1, min(useful, spare))
-        physics = given_physics or max(1, cpus - shards * per_shard)
+        share = (cpus - (given_physics or 0)) // CPUS_PER_HOST_THREAD
+        shards = given_shards or max(1, min(useful, share // per_shard))
+        acting = min(share, num_envs // groups // ENVS_PER_LEARNER_THREAD)
+        physics = given_physics or max(1, cpus - max(shards * per_shard, acting))
     else:
         shards = given_shards or max(1, min(useful, cpus // per_shard))
         physics = given_physics or cpus
-    learner = cpus if runtime.learner_threads == "auto" else runtime.learner_threads
+    useful_learner = max(1, min(cpus, num_envs // ENVS_PER_LEARNER_THREAD))
+    learner = useful_learner if runtime.learner_threads == "auto" else runtime.learner_threads
     plan = ThreadPlan(cpus, physics, shards, per_shard, groups, overlap, learner)
-    _check(plan, runtime)
+    _check_layer(plan, runtime)
+    _check_cpus(plan, runtime)
+    if here:
+        _check_here(plan, runtime)
     return plan
 
 
-def _check(plan: ThreadPlan, runtime: RuntimeConfig) -> None:
+def make_side_plan(runtime: RuntimeConfig, num_envs: int, *, cpus: int | None = None) -> ThreadPlan:
+    """Plan a side job of a run: an evaluation, a video, an export.
+
+    One group and no overlap. Thread counts of the config that exceed this machine's CPUs are
+    lowered to them: the run may have been trained on a larger one, and no value depends on it.
+
+    Args:
+      runtime: the config block of the run.
+      num_envs: envs of the side job.
+      cpus: see `make_plan`.
+
+    Raises:
+      ConfigError: see `make_plan`.
+    """
+    values: dict[str, Any] = {"groups": 1, "overlap": False}
+    if not runtime.allow_oversubscription:
+        most = available_cpus() if cpus is None else cpus
+        for name in ("threads", "threads_per_shard", "learner_threads"):
+            values[name] = _at_most(getattr(runtime, name), most)
+        per_shard = values["threads_per_shard"]
+        workers = most // (1 if per_shard == "auto" else per_shard)
+        values["shards"] = _at_most(runtime.shards, workers)
+    return make_plan(runtime.model_copy(update=values), num_envs, cpus=cpus)
+
+
+def _at_most(count: int | str, most: int) -> int | str:
+    return count if isinstance(count, str) else min(count, most)
+
+
+def _most_threads(cpus: int) -> int:
+    return max(MOST_THREADS, MOST_THREADS_PER_CPU * cpus)
+
+
+def _check_layer(plan: ThreadPlan, runtime: RuntimeConfig) -> None:
     if plan.threads_per_shard > 1 and runtime.threading_layer == "workqueue":
         raise ConfigError(
             "runtime.threading_layer=workqueue cannot run parallel kernels from shards: it aborts "
             "the process. Use runtime.threading_layer=omp (or tbb), or runtime.threads_per_shard=1"
         )
+
+
+def _check_cpus(plan: ThreadPlan, runtime: RuntimeConfig) -> None:
     if runtime.allow_oversubscription:
+        most = _most_threads(plan.cpus)
+        if plan.started > most:
+            raise ConfigError(
+                f"{_pools(plan)} are more threads than the {most} that "
+                f"runtime.allow_oversubscription allows on {plan.cpus} CPU(s); lower them"
+            )
         return
-    if plan.overlap:
-        together = plan.physics + plan.kernel
+    if plan.together <= plan.cpus:
+        return
+    if plan.overlap and plan.physics + plan.kernel > plan.cpus:
         text = (
             f"runtime.threads={plan.physics} + runtime.shards={plan.shards} x "
-            f"runtime.threads_per_shard={plan.threads_per_shard} = {together} threads at the same "
-            f"time (runtime.overlap is on)"
+            f"runtime.threads_per_shard={plan.threads_per_shard} = {plan.physics + plan.kernel} "
+            f"threads at the same time (runtime.overlap is on)"
         )
-        needed = max(together, plan.learner)
     else:
         text = (
             f"the largest of runtime.threads={plan.physics}, runtime.shards={plan.shards} x "
             f"runtime.threads_per_shard={plan.threads_per_shard} = {plan.kernel} and "
             f"runtime.learner_threads={plan.learner}"
         )
-        needed = max(plan.physics, plan.kernel, plan.learner)
-    if needed > plan.cpus:
+    raise ConfigError(
+        f"{text} is more than the {plan.cpus} CPU(s) this process may use; lower them, leave "
+        "them at auto, or set runtime.allow_oversubscription=true"
+    )
+
+
+def _check_here(plan: ThreadPlan, runtime: RuntimeConfig) -> None:
+    """Refuse what this process cannot run: its container's limit, and Numba's threading layer."""
+    free = free_threads()
+    more = plan.started - _own_threads()
+    if free is not None and more > free:
         raise ConfigError(
-            f"{text} is more than the {plan.cpus} CPU(s) this process may use; lower them, leave "
-            "them at auto, or set runtime.allow_oversubscription=true"
+            f"{_pools(plan)} are {more} threads more than now, and this container allows "
+            f"{free:.0f} (pids.max); lower them, or raise the container's limit"
         )
+    if plan.threads_per_shard > 1:
+        start_layer(runtime.threading_layer, plan.threads_per_shard)
+    else:
+        check_installed(runtime.threading_layer)
 
 
-def _cgroup_quota(
-    root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
-) -> float | None:
-    """CPU quota of this process's cgroup and those above it, in CPUs; None where there is none."""
+def _pools(plan: ThreadPlan) -> str:
+    return (
+        f"runtime.threads={plan.physics} + runtime.shards={plan.shards} x "
+        f"runtime.threads_per_shard={plan.threads_per_shard} + "
+        f"runtime.learner_threads={plan.learner} = {plan.started}"
+    )
+
+
+def _own_threads() -> int:
     try:
-        lines = membership.read_text().splitlines()
+        return len(os.listdir("/proc/self/task"))
     except OSError:  # not on Linux
-        return None
-    quotas: list[float] = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        version_1 = "cpu" in controllers.split(",")
-        if controllers and not version_1:
-            continue
-        base = root / "cpu" if version_1 else root
-        folder = base / path.lstrip("/")
-        for level in (folder, *folder.parents):
-            quotas += _read_quota(level, version_1)
-            if level == base:
-                break
-    return min(quotas, default=None)
-
-
-def _read_quota(folder: Path, version_1: bool) -> list[float]:
-    """Quota that one cgroup folder sets, in CPUs; nothing where it sets none."""
-    try:
-        if version_1:
-            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
-            period = (folder / "cpu.cfs_period_us").read_text()
-        else:
-            quota, period = (folder / "cpu.max").read_text().split()[:2]
-        return [] if quota in ("max", "-1") else [int(quota) / int(period)]
-    except (OSError, ValueError):
-        return []
+        return 1
