@@ -150,6 +150,43 @@ def test_status_file_tells_an_outside_reader_where_the_run_is(tmp_path: Path) ->
     assert read_status(tmp_path)["exposed_ms"] == {"kernel": 2.5}
 
 
+def test_beats_tell_that_a_run_goes_on_between_iterations(tmp_path: Path) -> None:
+    recorder = open_recorder(tmp_path, setup={"host": "here", "plan": {"cpus": 2}})
+    write(recorder, 1)
+    before = read_status(tmp_path)
+    recorder.beat()
+    recorder.beat()
+    after = read_status(tmp_path)
+    assert after["beats"] == before["beats"] + 2
+    assert after["beat_unix_s"] >= before["beat_unix_s"]
+    assert after["iteration"] == 1
+    assert after["exposed_ms"] == {"kernel": 2.5}
+    assert after["setup"] == {"host": "here", "plan": {"cpus": 2}}
+    write(recorder, 2)
+    assert read_status(tmp_path)["beats"] == after["beats"]
+    recorder.close()
+    recorder.beat()  # it has ended, whatever still runs
+    assert read_status(tmp_path)["state"] == "finished"
+    assert read_status(tmp_path)["beats"] == after["beats"]
+
+
+def test_a_beat_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    recorder = open_recorder(folder)
+    folder.rename(tmp_path / "moved")
+    recorder.beat()
+    (tmp_path / "moved").rename(folder)
+    recorder.beat()
+    assert read_status(folder)["beats"] == 2
+
+
+@pytest.mark.parametrize("text", ["{broken", "[]"])
+def test_a_damaged_status_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stages.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"stages\.json"):
+        read_status(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("error", "state"), [(KeyboardInterrupt, "interrupted"), (ValueError, "failed")]
 )

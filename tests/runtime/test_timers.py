@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from time import perf_counter_ns, sleep
 
 import pytest
@@ -50,6 +51,20 @@ def test_a_span_that_take_falls_into_is_cut_in_two() -> None:
         assert times["stage/other_ms"] >= 0.0
         assert exposed(times) == pytest.approx(times["iteration_ms"], rel=1e-9)
     assert second["stage/log_ms"] < 15.0
+
+
+def test_a_beat_comes_where_spans_end_and_not_more_often_than_asked_for() -> None:
+    timers, beats = Timers(), []
+    with timers.span("a"):
+        pass  # nobody watches yet
+    timers.watch(lambda: beats.append(perf_counter_ns()), 0.02)
+    begin = perf_counter_ns()
+    while perf_counter_ns() - begin < 0.1e9:
+        with timers.span("a"):
+            pass
+    took_s = (perf_counter_ns() - begin) * 1e-9
+    assert 2 <= len(beats) <= took_s / 0.02 + 1
+    assert min(b - a for a, b in pairwise(beats)) > 0.015e9  # a beat is noted a little late
 
 
 def test_a_span_inside_a_span_is_counted_once() -> None:

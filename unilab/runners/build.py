@@ -15,6 +15,7 @@ from unilab.learners.base import Learner, LearnerSpec, Mirror, Symmetry
 from unilab.learners.ppo import PPO
 from unilab.physics.mujoco_cpu import MujocoCpu
 from unilab.runtime.pipeline import Pipeline, cut_groups
+from unilab.runtime.thread_names import KERNEL_POOL, MUJOCO_POOL, children_named
 from unilab.runtime.threads import ThreadPlan
 from unilab.runtime.timers import Timers
 from unilab.tasks.base import BuiltTask
@@ -39,14 +40,15 @@ def make_pipeline(
       timers: where times go.
     """
     count = built.config.physics.num_envs if num_envs is None else num_envs
-    physics = MujocoCpu(
-        built.robot.model,
-        num_envs=count,
-        groups=cut_groups(count, plan.groups),
-        substeps=built.config.physics.substeps,
-        threads=plan.physics,
-        overlap=plan.overlap,
-    )
+    with children_named(MUJOCO_POOL):
+        physics = MujocoCpu(
+            built.robot.model,
+            num_envs=count,
+            groups=cut_groups(count, plan.groups),
+            substeps=built.config.physics.substeps,
+            threads=plan.physics,
+            overlap=plan.overlap,
+        )
     return Pipeline(built, physics, plan, seed=seed, timers=timers)
 
 
@@ -57,7 +59,8 @@ def compile_kernels(pipeline: Pipeline) -> None:
       ConfigError: a term of the task is not what Numba can compile.
     """
     try:
-        pipeline.compile()
+        with children_named(KERNEL_POOL):
+            pipeline.compile()
     except NumbaError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         cause = " | ".join([*lines[1:3], *lines[-4:]])[:800]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import sys
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from unilab.config import (
     task_label,
 )
 from unilab.errors import ConfigError
-from unilab.learners.base import Learner
+from unilab.learners.base import Learner, LearnerSpec
+from unilab.learners.flops import ppo_update_flops
 from unilab.plots import learning_curve
 from unilab.record import Recorder
 from unilab.runners import checkpoint as checkpoints
@@ -45,6 +47,7 @@ from unilab.runners.interrupt import Interrupt
 from unilab.runners.on_policy import OnPolicyRun, is_complete, run_on_policy, set_first
 from unilab.runs import CONFIG_FILE, check_new_run, create_run, find_checkpoint, list_checkpoints
 from unilab.runtime.pipeline import Pipeline
+from unilab.runtime.thread_names import name_python_threads
 from unilab.runtime.threads import make_plan
 from unilab.runtime.timers import Timers
 from unilab.tasks.base import BuiltTask, build_task
@@ -52,6 +55,7 @@ from unilab.video import RenderUnavailable
 
 EXIT_INTERRUPTED = 130
 CURVE_FILE = "learning_curve.png"
+BEAT_S = 1.0  # between two signs of life
 
 
 @dataclass(frozen=True)
@@ -200,7 +204,14 @@ def _run(run_dir: Path, parts: _Parts, progress: Progress, *, resumed: bool, res
         tensorboard=config.log.tensorboard,
         max_time_s=config.train.max_time_s,
         resume_iteration=progress.iteration if resumed else None,
+        setup=_setup(parts),
     )
+
+    def beat() -> None:
+        name_python_threads()  # pools start their threads when they get their first work
+        recorder.beat()
+
+    pipeline.timers.watch(beat, BEAT_S)
     run = OnPolicyRun(run_dir, pipeline, parts.learner, rollout, recorder, progress)
     with recorder, Interrupt() as interrupt:
         done = _train_or_save(run, interrupt)
@@ -220,6 +231,28 @@ def _run(run_dir: Path, parts: _Parts, progress: Progress, *, resumed: bool, res
     say(f"interrupted; training is complete: {find_checkpoint(run_dir)}")
     say(f"evaluate with: unilab eval --run {run_dir}")
     return EXIT_INTERRUPTED
+
+
+def _setup(parts: _Parts) -> dict[str, Any]:
+    """What a monitor has to know of a run and cannot see from outside."""
+    config, pipeline, device = parts.built.config, parts.pipeline, parts.device
+    kernel = parts.built.kernel
+    sizes = LearnerSpec(kernel.num_obs, kernel.num_critic_obs, pipeline.num_actions)
+    rows = config.learners.ppo.num_steps * pipeline.num_envs
+    gpu = None
+    if device.type == "cuda":
+        gpu = str(torch.cuda.get_device_properties(device).uuid)
+    return {
+        "host": socket.gethostname(),
+        "task": config.task,
+        "learner": config.learner,
+        "num_envs": pipeline.num_envs,
+        "num_steps": config.learners.ppo.num_steps,
+        "device": str(device),
+        "gpu_uuid": gpu,
+        "plan": asdict(pipeline.plan),
+        "update_flops": ppo_update_flops(config.learners.ppo, sizes, rows),
+    }
 
 
 def _train_or_save(run: OnPolicyRun, interrupt: Interrupt) -> int:

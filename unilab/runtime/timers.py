@@ -8,9 +8,12 @@ is what overlap hides.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter_ns
+
+_NEVER = 2**63
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,17 @@ class Timers:
         self._exposed: dict[str, int] = defaultdict(int)
         self._busy: dict[str, int] = defaultdict(int)
         self._open: list[str] = []  # names of the spans the main line is in, innermost last
+        self._beat: Callable[[], None] | None = None
+        self._beat_due, self._beat_every = _NEVER, 0
         self._since = self._charged = perf_counter_ns()
+
+    def watch(self, beat: Callable[[], None], every_s: float) -> None:
+        """Call `beat` where a span of the main line ends, at most once in `every_s`.
+
+        It is called by the main line itself: as long as it comes, the run is getting somewhere.
+        """
+        self._beat, self._beat_every = beat, int(every_s * 1e9)
+        self._beat_due = perf_counter_ns()
 
     def span(
         self, name: str, *, busy: str | None = None, group: int = -1
@@ -58,6 +71,9 @@ class Timers:
             self._busy[busy] += end - begin
         if self.trace is not None:
             self.trace.append(Span(name, group, begin, end))
+        if end >= self._beat_due and self._beat is not None:
+            self._beat_due = end + self._beat_every
+            self._beat()
 
     def _charge(self) -> int:
         """Give the time since the last call to the innermost open span. Returns now."""

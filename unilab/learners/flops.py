@@ -1,0 +1,37 @@
+"""How many floating-point operations learning takes, counted from layer sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from unilab.config.schema import PPOConfig
+from unilab.learners.base import LearnerSpec
+
+
+def mlp_flops(sizes: Sequence[int]) -> int:
+    """Return the operations of one sample's way through linear layers of these widths.
+
+    A weight is one multiplication and one addition: sum of 2 * fan_in * fan_out. Biases and
+    activations are left out; they are a hundredth of it at the widths in use.
+    """
+    return sum(2 * fan_in * fan_out for fan_in, fan_out in pairwise(sizes))
+
+
+def ppo_update_flops(config: PPOConfig, spec: LearnerSpec, rows: int) -> int:
+    """Return the operations of one update from a rollout of `rows` = T * N samples.
+
+    epochs * 3 * (actor rows * actor + critic rows * critic) + rows * critic, where 3 is one forward
+    pass and a backward pass of twice its size, `actor` and `critic` are `mlp_flops`, and the last
+    term is the values that the returns are made of. Mirrored samples count; optimiser, losses and
+    normalisers do not. The backward pass of a first layer needs no gradient of its input, so the
+    true count is lower by 2 * fan_in * fan_out of that layer a sample.
+    Source of the factor 3: Kaplan et al. 2020, "Scaling laws for neural language models", sec. 2.1.
+    """
+    actor = mlp_flops((spec.obs_dim, *config.actor_hidden, spec.action_dim))
+    critic = mlp_flops((spec.critic_obs_dim, *config.critic_hidden, 1))
+    used = rows // config.minibatches * config.minibatches
+    actor_rows = used if config.symmetry == "none" else 2 * used
+    critic_rows = 2 * used if config.symmetry == "augment" else used
+    per_epoch = 3 * (actor_rows * actor + critic_rows * critic)
+    return config.epochs * per_epoch + rows * critic
