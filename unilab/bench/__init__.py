@@ -1,0 +1,1 @@
+"""`unilab bench`: what a control step costs, beside what it would cost otherwise."""
