@@ -1,14 +1,17 @@
-"""What the assembled kernel of go1_walk costs, beside a kernel of the same terms written by hand.
+"""What the assembled kernel of a task costs, beside a kernel of the same terms written by hand.
 
 Both run in turns in one process, single thread, on the same inputs; their outputs are compared.
 Three fresh processes are run, each with a cold kernel cache and then a warm one.
 
-    python benchmark/benchmark_kernel.py
+    python benchmark/benchmark_kernel.py g1_walk
+
+`hand_<task>.py` holds the hand-written one.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -28,57 +31,64 @@ CONTROL_STEPS = 24
 def main() -> None:
     """Measure, print the table, write the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("task", nargs="?", default="go1_walk", choices=("go1_walk", "g1_walk"))
     parser.add_argument("--repeats", type=int, default=400, help="timed calls of each kernel")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.warm:
-        print(json.dumps(start_up()))
+        print(json.dumps(start_up(arguments.task)))
         return
     if arguments.child:
-        print(json.dumps(measure(arguments.repeats)))
+        print(json.dumps(measure(arguments.task, arguments.repeats)))
         return
     header = machine()
     results = fresh_processes(__file__, sys.argv[1:])
     table = {name: spread([r[name] for r in results]) for name in results[0]}
-    print(f"{'go1_walk, single thread':44s} {'median':>8s} {'min':>8s} {'max':>8s}")
+    title = f"{arguments.task}, single thread"
+    print(f"{title:44s} {'median':>8s} {'min':>8s} {'max':>8s}")
     for name, value in table.items():
         print(f"{name:44s} {value['median']:8.2f} {value['min']:8.2f} {value['max']:8.2f}")
-    path = write_result("kernel_go1_walk", header, {"figures": table, "processes": results})
+    path = write_result(
+        f"kernel_{arguments.task}", header, {"figures": table, "processes": results}
+    )
     print(f"written: {path}")
 
 
-def measure(repeats: int) -> dict[str, float]:
+def measure(task: str, repeats: int) -> dict[str, float]:
     """One process: compile on a cold cache, start again on the warm one, then time."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["UNILAB_CACHE_DIR"] = folder
-        figures = {f"cold: {name}": value for name, value in start_up().items()}
+        figures = {f"cold: {name}": value for name, value in start_up(task).items()}
         done = subprocess.run(
-            [sys.executable, __file__, "--warm"], check=True, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, task, "--warm"],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         warm = json.loads(done.stdout.strip().splitlines()[-1])
         figures |= {f"warm: {name}": value for name, value in warm.items()}
         for num_envs in SIZES:
-            figures |= compare(num_envs, repeats)
-        figures |= control_step(figures[f"assembled step, N={SIZES[0]} (ns/env)"])
+            figures |= compare(task, num_envs, repeats)
+        figures |= control_step(task, figures[f"assembled step, N={SIZES[0]} (ns/env)"])
     return figures
 
 
-def build() -> Any:
+def build(task: str) -> Any:
     """Return the task as configured."""
     from unilab.config import load_config
     from unilab.runtime.threads import prepare_environment
 
-    config = load_config("go1_walk", []).config
+    config = load_config(task, []).config
     prepare_environment(config.runtime)
     from unilab.tasks.base import build_task
 
     return build_task(config)
 
 
-def start_up() -> dict[str, float]:
+def start_up(task: str) -> dict[str, float]:
     """Time from an assembled task to the first result of every kernel, import of Numba included."""
-    built = build()
+    built = build(task)
     begin, begin_cpu = perf_counter(), process_time()
     kernels = built.kernel.load()
     arrays = make_arrays(built, 64)
@@ -151,7 +161,10 @@ def make_arrays(built: Any, num_envs: int) -> dict[str, Any]:
     arrays["policy_action_in"][:] = draw.normal(0.0, 1.0, (num_envs, na))
     fields, columns = arrays["fields_io"], kernel.carried_slices
     fields[:] = draw.normal(0.0, 0.4, fields.shape)
-    fields[:, columns["feet_air_time"]] = np.abs(fields[:, columns["feet_air_time"]])
+    if "feet_air_time" in columns:
+        fields[:, columns["feet_air_time"]] = np.abs(fields[:, columns["feet_air_time"]])
+    if "gait_phase" in columns:
+        fields[:, columns["gait_phase"]] = draw.uniform(0.0, 1.0, (num_envs, 1))
     fields[:, columns["fixed_command"]] = 0.0
     for name in ("command_timer", "push_timer"):
         fields[:, columns[name]] = draw.uniform(0.0, 5.0, (num_envs, 1))
@@ -160,19 +173,16 @@ def make_arrays(built: Any, num_envs: int) -> dict[str, Any]:
     return arrays
 
 
-def hand_arguments(built: Any, arrays: dict[str, Any]) -> tuple[Any, ...]:
+def hand_arguments(hand: Any, built: Any, arrays: dict[str, Any]) -> tuple[Any, ...]:
     """The arguments of the hand-written kernel; checks that its literals fit the task."""
-    import hand_go1_walk as hand
     import numpy as np
 
-    kernel, config, fields = built.kernel, built.config, built.model.fields
+    kernel, config = built.kernel, built.config
     assert kernel.reward_names == hand.REWARDS
-    assert kernel.termination_names == ("tilted", "base_low")
-    assert fields["joint_pos"].columns == tuple(range(8, 20))
-    assert fields["joint_vel"].columns == tuple(range(26, 38))
-    assert [fields[f"feet_{n}"].columns[0] for n in ("contact", "pos_w", "vel_w")] == [0, 4, 16]
-    assert kernel.carried_slices["feet_air_time"] == slice(45, 49)
-    assert (kernel.num_obs, kernel.num_critic_obs) == (48, 57)
+    assert kernel.termination_names == hand.TERMINATIONS
+    assert {n: built.model.fields[n].columns for n in hand.FIELDS} == hand.FIELDS
+    assert {n: kernel.carried_slices[n] for n in hand.CARRIED} == hand.CARRIED
+    assert (kernel.num_obs, kernel.num_critic_obs) == hand.SIZES
     sections = {
         "rewards": config.rewards,
         "terminations": config.terminations,
@@ -195,18 +205,18 @@ def hand_arguments(built: Any, arrays: dict[str, Any]) -> tuple[Any, ...]:
     return (*(arrays[name] for name in names), *end)
 
 
-def compare(num_envs: int, repeats: int) -> dict[str, float]:
+def compare(task: str, num_envs: int, repeats: int) -> dict[str, float]:
     """Check that both kernels agree, then time them in turns: the least of many calls."""
-    import hand_go1_walk as hand
     import numpy as np
 
-    built = build()
+    hand = importlib.import_module(f"hand_{task}")
+    built = build(task)
     kernels = built.kernel.load()
     given = make_arrays(built, num_envs)
     ours = {name: array.copy() for name, array in given.items()}
     theirs = {name: array.copy() for name, array in given.items()}
     blocks = -(-num_envs // 64)
-    our_call, their_call = tuple(ours.values()), hand_arguments(built, theirs)
+    our_call, their_call = tuple(ours.values()), hand_arguments(hand, built, theirs)
     kernels.step_serial(0, blocks, num_envs, *our_call)
     hand.step(0, blocks, num_envs, *their_call)
     for name in given:
@@ -235,20 +245,20 @@ def compare(num_envs: int, repeats: int) -> dict[str, float]:
     return {**figures, f"assembled / hand-written, N={num_envs}": ratio}
 
 
-def control_step(step_ns: float) -> dict[str, float]:
+def control_step(task: str, step_ns: float) -> dict[str, float]:
     """The end-to-end effect: a whole control step on one thread, and the step kernel's share."""
     import numpy as np
 
     from unilab.runners.build import make_pipeline
     from unilab.runtime.threads import ThreadPlan
 
-    built = build()
+    built = build(task)
     num_envs = SIZES[0]
     pipeline = make_pipeline(built, ThreadPlan(1, 1, 1, 1, 1, False, 1), seed=1, num_envs=num_envs)
     pipeline.reset()
     draw, times = np.random.default_rng(0), []
     for _ in range(CONTROL_STEPS):
-        action = draw.normal(0.0, 0.5, (num_envs, 12)).astype(np.float32)
+        action = draw.normal(0.0, 0.5, (num_envs, pipeline.num_actions)).astype(np.float32)
         begin = perf_counter()
         pipeline.submit(0, action)
         pipeline.finish(0)

@@ -7,35 +7,28 @@ walked once for all terms, the columns are literals, and common factors are shar
 from __future__ import annotations
 
 import math
-import zlib
 
-import numpy as np
+from hand_random import FLAGS, between, f32, fold, high, low, stream, u64
 from numba import njit
 
-from unilab_kernels import rng
-
-f32 = np.float32
-u64 = np.uint64
-FLAGS = {"error_model": "numpy", "fastmath": {"reassoc", "contract", "arcp", "nsz"}}
-INNER = {**FLAGS, "forceinline": True}
-STREAMS = {
-    name: np.uint64(zlib.crc32(name.encode()))
-    for name in (
-        "command/velocity",
-        "interval/push",
-        "noise/observations.actor.base_lin_vel",
-        "noise/observations.actor.base_ang_vel",
-        "noise/observations.actor.gravity",
-        "noise/observations.actor.joint_pos_rel",
-        "noise/observations.actor.joint_velocity",
-    )
-}
-COMMAND, PUSH, LIN_VEL, ANG_VEL, GRAVITY, JOINT_POS, JOINT_VEL = STREAMS.values()
-GOLDEN, MIX_A, MIX_B = rng.GOLDEN, rng.MIX_A, rng.MIX_B
-S16, S27, S30, S31, S40 = (np.uint64(n) for n in (16, 27, 30, 31, 40))
-LOW_24 = np.uint64(0xFFFFFF)
-TO_UNIT = f32(2.0**-24)
+COMMAND, PUSH = stream("command/velocity"), stream("interval/push")
+LIN_VEL, ANG_VEL, GRAVITY, JOINT_POS, JOINT_VEL = (
+    stream(f"noise/observations.actor.{name}")
+    for name in ("base_lin_vel", "base_ang_vel", "gravity", "joint_pos_rel", "joint_velocity")
+)
 ONE, TWO, ZERO = f32(1.0), f32(2.0), f32(0.0)
+
+# Where things are, as literals below: checked against the task.
+FIELDS = {
+    "joint_pos": tuple(range(8, 20)),
+    "joint_vel": tuple(range(26, 38)),
+    "feet_contact": tuple(range(4)),
+    "feet_pos_w": tuple(range(4, 16)),
+    "feet_vel_w": tuple(range(16, 28)),
+}
+CARRIED = {"command": slice(36, 39), "push_timer": slice(44, 45), "feet_air_time": slice(45, 49)}
+SIZES = (48, 57)
+TERMINATIONS = ("tilted", "base_low")
 
 # Numbers of the config, in this order in `numbers_in`.
 NUMBERS = (
@@ -80,29 +73,6 @@ JOINT_CONSTANTS = (
     *("default_joint_pos", "pose_weights", "soft_lower", "soft_upper"),
     *("kp", "kd", "effort_limit"),
 )
-
-
-@njit(**INNER)
-def fold(key, value):
-    x = key + GOLDEN * (value + u64(1))
-    x = (x ^ (x >> S30)) * MIX_A
-    x = (x ^ (x >> S27)) * MIX_B
-    return x ^ (x >> S31)
-
-
-@njit(**INNER)
-def high(bits):
-    return f32(np.int32(bits >> S40)) * TO_UNIT
-
-
-@njit(**INNER)
-def low(bits):
-    return f32(np.int32((bits >> S16) & LOW_24)) * TO_UNIT
-
-
-@njit(**INNER)
-def between(unit, least, most):
-    return least + (most - least) * unit
 
 
 @njit(nogil=True, **FLAGS)

@@ -32,6 +32,7 @@ from .arrays import ARRAYS, FusedKernel, seed_key
 from .bind import UNPLACED, Binder, near, placed
 from .bounds import check_indices
 from .inline import NotInlinableError, inline
+from .merge import merge_loops, scale_stores
 from .module_text import module_text
 from .operands import Binding, Row
 from .rng import bits64, first01, fold, second01
@@ -42,12 +43,13 @@ from .sections import (
     check_state,
     check_terms,
     close_episode,
+    copy_columns,
     copy_final,
     env_key,
     failed_row,
     function_text,
     indent,
-    load_field,
+    load_fields,
     reset_fields,
 )
 from .source import SourceCollector
@@ -111,8 +113,10 @@ class _Assembler:
         commands = self._events("command", spec.commands, "commands")
         resets, intervals, first_intervals = self._split_events()
         actor, actor_layout = self._observations(spec.actor, "observations.actor", "obs_out")
+        # What both see without noise or parameters is computed once.
+        plain = {p.name: p.start for p in actor_layout if not spec.actor[p.name]}
         critic, critic_layout = self._observations(
-            spec.critic, "observations.critic", "critic_obs_out"
+            spec.critic, "observations.critic", "critic_obs_out", plain
         )
         load = self._load()
         observe = [*actor, *critic]
@@ -213,16 +217,16 @@ class _Assembler:
         ]
 
     def _rewards(self) -> list[str]:
-        lines = ["total = f32(0.0)"]
+        pieces = []
         for k, (name, given) in enumerate(self.spec.rewards.items()):
             where = f"rewards.{name}"
             if "weight" not in given:
                 raise TermError(f"{where}: 'weight' is missing; set {where}.weight")
             term = self.binder.find("reward", name, where)
-            lines += self._call(term, given, where, result=f"reward_{k}", convert="f32")
-            lines.append(f"total += weights_in[{k}] * reward_{k}")
+            lines = self._call(term, given, where, result=f"reward_{k}", convert="f32")
+            pieces.append([*lines, f"total += weights_in[{k}] * reward_{k}"])
         dt = self.binder.constant("control_dt").load()
-        return [*lines, f"reward = total * {ast.unparse(dt)}"]
+        return ["total = f32(0.0)", *merge_loops(pieces), f"reward = total * {ast.unparse(dt)}"]
 
     def _carries(self) -> list[str]:
         names = dict.fromkeys(f.update for f in self.carried.values() if f.update is not None)
@@ -261,7 +265,11 @@ class _Assembler:
         return resets, intervals, first_intervals
 
     def _observations(
-        self, chosen: Mapping[str, TermParameters], where: str, array: str
+        self,
+        chosen: Mapping[str, TermParameters],
+        where: str,
+        array: str,
+        plain: Mapping[str, int] | None = None,
     ) -> tuple[list[str], tuple[ObservationSlice, ...]]:
         if not chosen:
             raise TermError(f"{where}: needs at least one term")
@@ -275,13 +283,21 @@ class _Assembler:
             arguments = self.binder.arguments(term, given, where=place, out=UNPLACED)
             stop = start + self.binder.out_size(term)
             row = Row(array, "i", start, stop - start)
-            lines += self._written(term, placed(arguments, row), place)
+            if plain and name in plain and not given and not term.defaults:
+                written = copy_columns(place, array, start, stop, "obs_out", plain[name])
+            else:
+                written = self._written(term, placed(arguments, row), place)
             noise, scale = float(given.get("noise", 0.0)), float(given.get("scale", 1.0))  # type: ignore[arg-type]
             if "noise" in given:
-                lines += self._noise(place, array, start, stop, noise, scale)
+                written += self._noise(place, array, start, stop, noise, scale)
             elif "scale" in given:
                 factor = ast.unparse(self.binder.params.add("scale", scale).load())
-                lines += [f"for j in range({start}, {stop}):", f"    {array}[i, j] *= {factor}"]
+                written = scale_stores(written, array, factor) or [
+                    *written,
+                    f"for j in range({start}, {stop}):",
+                    f"    {array}[i, j] *= {factor}",
+                ]
+            lines += written
             layout.append(ObservationSlice(name, start, stop, noise, scale))
             start = stop
         return lines, tuple(layout)
@@ -301,10 +317,7 @@ class _Assembler:
         for name, (term, arguments) in binder.derived_used.items():
             result = "" if isinstance(binder.scratch[name], Row) else f"v_{name}"
             derived += self._written(term, arguments, f"derived.{name}", result=result)
-        lines: list[str] = []
-        for name, state in binder.state_used.items():
-            lines += load_field(name, state, binder.scratch[name])
-        return [*lines, *derived]
+        return [*load_fields(binder.state_used, binder.scratch), *derived]
 
     # -- the functions --------------------------------------------------------------------------
 

@@ -65,7 +65,31 @@ def env_key(step: str) -> list[str]:
     return [f"env_key = fold(fold(fold(seed_in[0], u64(i)), u64(episode_io[i])), u64({step}))"]
 
 
-def load_field(name: str, state: StateField, target: Binding) -> list[str]:
+def load_fields(used: Mapping[str, StateField], targets: Mapping[str, Binding]) -> list[str]:
+    """Copy the fields of the physics; those that take a loop of the same length share it."""
+    loops: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for name, state in used.items():
+        head, *rest = _load_field(name, state, targets[name])
+        if head.startswith("for "):
+            loops.setdefault(head, []).extend(rest)
+        else:
+            lines += [head, *rest]
+    return [*(line for head, body in loops.items() for line in (head, *body)), *lines]
+
+
+def copy_columns(
+    where: str, array: str, start: int, stop: int, source: str, first: int
+) -> list[str]:
+    """Fill columns [start, stop) of a row with those of another array from `first` on."""
+    return [
+        f"# {where}: as in {source}",
+        f"for j in range({stop - start}):",
+        f"    {array}[i, {start} + j] = {source}[i, {first} + j]",
+    ]
+
+
+def _load_field(name: str, state: StateField, target: Binding) -> list[str]:
     """Copy one field of the physics into scratch, or into a local variable, as f32."""
     if not isinstance(target, Row):
         return [*_reduce(state, state.columns[0]), f"v_{name} = f32({_value(state)})"]

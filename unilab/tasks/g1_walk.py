@@ -6,26 +6,14 @@ clock that the policy sees, as in Unitree's public recipe, says which foot swing
 
 from __future__ import annotations
 
-import numpy as np
-
 from unilab.errors import ConfigError
-from unilab.physics.model import ContactModel, ContactSensorSpec, Robot, SensorSpec
-from unilab.tasks.base import (
-    MirrorSpec,
-    Task,
-    TaskModel,
-    joint_constants,
-    joint_fields,
-    root_fields,
-    root_starts,
-    sensor_field,
-    servo_scale,
-)
+from unilab.physics.model import ContactModel, Robot
+from unilab.tasks.base import MirrorSpec, Task, TaskModel
 from unilab.tasks.mirror import base_mirrors, joint_mirror, vector_mirror
+from unilab.tasks.velocity import feet_sensors, velocity_model
 from unilab_kernels.spec import CarriedField
 
 SIDES = ("left", "right")  # in the order of the gait clock: left swings in the first half turn
-ACTION_SCALE_SHARE = 0.25  # action 1 moves the set-point by this share of effort / kp (mjlab)
 # How firmly the reward `pose` holds a joint: what swings in a step is left free.
 POSE_WEIGHTS = {
     "hip_pitch": 0.05,
@@ -49,33 +37,11 @@ POSE_WEIGHTS = {
 
 def describe(robot: Robot) -> TaskModel:
     """Name the parts of the state that the terms read; ctrl = offset + scale * action."""
-    constants = joint_constants(robot)
-    qpos_start, qvel_start = root_starts(robot)
-    pose_weights = np.array([_pose_weight(robot, name) for name in robot.joint_names])
-    return TaskModel(
-        fields={
-            **root_fields(robot),
-            **joint_fields(robot),
-            "feet_contact": sensor_field(robot, "feet_contact"),
-            "feet_pos_w": sensor_field(robot, "feet_pos_w"),
-            "feet_vel_w": sensor_field(robot, "feet_vel_w"),
-        },
-        constants={
-            **constants,
-            "pose_weights": pose_weights,
-            "base_qpos_start": float(qpos_start),
-            "base_qvel_start": float(qvel_start),
-        },
-        carried={
-            "command": CarriedField(3),
-            "command_timer": CarriedField(1, scalar=True),
-            "fixed_command": CarriedField(4, reset=None),
-            "push_timer": CarriedField(1, scalar=True),
-            "gait_phase": CarriedField(1, scalar=True),
-        },
-        ctrl_offset=constants["default_joint_pos"],
-        ctrl_scale=servo_scale(robot, ACTION_SCALE_SHARE),
-        mirrors=_mirrors(robot),
+    return velocity_model(
+        robot,
+        pose_weight=lambda joint: _pose_weight(robot, joint),
+        carried={"gait_phase": CarriedField(1, scalar=True)},
+        mirrors=_mirrors,
     )
 
 
@@ -113,17 +79,13 @@ def _pose_weight(robot: Robot, joint: str) -> float:
 TASK = Task(
     robot="g1.xml",
     describe=describe,
-    sensors=(
-        ContactSensorSpec(
-            "feet_contact", geoms=tuple(f"{s}_foot_collision" for s in SIDES), against="floor"
-        ),
-        SensorSpec("feet_pos_w", "framepos", site=tuple(f"{s}_foot" for s in SIDES)),
-        SensorSpec("feet_vel_w", "framelinvel", site=tuple(f"{s}_foot" for s in SIDES)),
+    sensors=feet_sensors(
+        [f"{side}_foot_collision" for side in SIDES], [f"{side}_foot" for side in SIDES]
     ),
     # An episode ends before anything but a foot is on the ground; feet collide with each other too.
     collision_geoms=("*_foot_collision",),
     # A robot that stands on two boxes has 32 constraint rows; on the published capsules it has 112,
     # and a step costs twice as much. Newton converges on the pyramidal cone to rounding within 10
-    # iterations; with the elliptic one a step costs half as much again.
+    # iterations; with the elliptic one a step costs 1.2 to 1.4 times as much.
     contact=ContactModel("pyramidal"),
 )

@@ -9,55 +9,23 @@ from __future__ import annotations
 import numpy as np
 
 from unilab.errors import ConfigError
-from unilab.physics.model import ContactModel, ContactSensorSpec, Robot, SensorSpec
-from unilab.tasks.base import (
-    MirrorSpec,
-    Task,
-    TaskModel,
-    joint_constants,
-    joint_fields,
-    root_fields,
-    root_starts,
-    sensor_field,
-    servo_scale,
-)
+from unilab.physics.model import ContactModel, Robot
+from unilab.tasks.base import MirrorSpec, Task, TaskModel
 from unilab.tasks.mirror import base_mirrors, joint_mirror
+from unilab.tasks.velocity import feet_sensors, velocity_model
 from unilab_kernels.spec import CarriedField
 
 FEET = ("FR", "FL", "RR", "RL")
-ACTION_SCALE_SHARE = 0.25  # action 1 moves the set-point by this share of effort / kp (mjlab)
 POSE_WEIGHTS = {"hip": 1.0, "thigh": 0.5, "calf": 0.2}
 
 
 def describe(robot: Robot) -> TaskModel:
     """Name the parts of the state that the terms read; ctrl = offset + scale * action."""
-    constants = joint_constants(robot)
-    qpos_start, qvel_start = root_starts(robot)
-    pose_weights = np.array([POSE_WEIGHTS[_part(robot, n)] for n in robot.joint_names])
-    return TaskModel(
-        fields={
-            **root_fields(robot),
-            **joint_fields(robot),
-            "feet_contact": sensor_field(robot, "feet_contact"),
-            "feet_pos_w": sensor_field(robot, "feet_pos_w"),
-            "feet_vel_w": sensor_field(robot, "feet_vel_w"),
-        },
-        constants={
-            **constants,
-            "pose_weights": pose_weights,
-            "base_qpos_start": float(qpos_start),
-            "base_qvel_start": float(qvel_start),
-        },
-        carried={
-            "command": CarriedField(3),
-            "command_timer": CarriedField(1, scalar=True),
-            "fixed_command": CarriedField(4, reset=None),
-            "push_timer": CarriedField(1, scalar=True),
-            "feet_air_time": CarriedField(len(FEET), update="track_air_time"),
-        },
-        ctrl_offset=constants["default_joint_pos"],
-        ctrl_scale=servo_scale(robot, ACTION_SCALE_SHARE),
-        mirrors=_mirrors(robot),
+    return velocity_model(
+        robot,
+        pose_weight=lambda joint: POSE_WEIGHTS[_part(robot, joint)],
+        carried={"feet_air_time": CarriedField(len(FEET), update="track_air_time")},
+        mirrors=_mirrors,
     )
 
 
@@ -101,13 +69,7 @@ def _leg(robot: Robot, joint: str) -> str:
 TASK = Task(
     robot="go1.xml",
     describe=describe,
-    sensors=(
-        ContactSensorSpec(
-            "feet_contact", geoms=tuple(f"{f}_foot_collision" for f in FEET), against="floor"
-        ),
-        SensorSpec("feet_pos_w", "framepos", site=FEET),
-        SensorSpec("feet_vel_w", "framelinvel", site=FEET),
-    ),
+    sensors=feet_sensors([f"{foot}_foot_collision" for foot in FEET], FEET),
     # What touches the ground while walking and falling; legs against each other are left out.
     collision_geoms=("*_foot_collision", "trunk_collision"),
     # Newton converges on it to rounding within 10 iterations and is 2.3 x faster than with the
