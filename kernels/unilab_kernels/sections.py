@@ -45,18 +45,22 @@ def apply_action(num_actions: int, action: int, prev_action: int, ctrl: int) -> 
     body = f"""
 limit = action_clip_in[0]
 for i in range(first_block * {BLOCK}, min(last_block * {BLOCK}, num_envs)):
-    finite = True
+    zeros = f32(0.0)  # NaN as soon as one of them is not finite
     for j in range({num_actions}):
-        finite = finite & np.isfinite(policy_action_in[i, j])
+        zeros += policy_action_in[i, j] * f32(0.0)
+    finite = zeros == f32(0.0)
     failure_io[i] = 0 if finite else {BAD_ACTION}
     for j in range({num_actions}):
-        a = min(max(policy_action_in[i, j], -limit), limit) if finite else f32(0.0)
         fields_io[i, {prev_action} + j] = fields_io[i, {action} + j]
-        fields_io[i, {action} + j] = a
-        target = ctrl_offset_in[j] + ctrl_scale_in[j] * np.float64(a)
+        a = min(max(policy_action_in[i, j], -limit), limit)
+        fields_io[i, {action} + j] = a if finite else f32(0.0)
+    for j in range({num_actions}):  # loops of one kind of access each: they become vector code
+        target = ctrl_offset_in[j] + ctrl_scale_in[j] * np.float64(fields_io[i, {action} + j])
+        ctrl_out[i, 0, j] = target
         fields_io[i, {ctrl} + j] = f32(target)
-        for t in range(ctrl_out.shape[1]):
-            ctrl_out[i, t, j] = target"""
+    for t in range(1, ctrl_out.shape[1]):
+        for j in range({num_actions}):
+            ctrl_out[i, t, j] = ctrl_out[i, 0, j]"""
     return body.strip("\n").split("\n")
 
 

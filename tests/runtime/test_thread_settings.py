@@ -105,13 +105,25 @@ def test_numbers_of_every_size_are_refused_or_planned() -> None:
 
 
 @pytest.mark.skipif(is_installed("tbb"), reason="tbb is installed here")
-@pytest.mark.parametrize("per_shard", ["auto", 1, 2])
-def test_a_layer_that_is_not_installed_is_refused_with_the_fix(per_shard: int | str) -> None:
-    config = RuntimeConfig(
-        threading_layer="tbb", threads_per_shard=per_shard, allow_oversubscription=True
-    )
-    with pytest.raises(ConfigError, match=r"runtime.threading_layer=tbb: .*pip install tbb"):
-        make_plan(config, 512)
+def test_a_layer_that_is_not_installed_is_refused_with_the_fix() -> None:
+    """In a process of its own: a layer that already runs in this one is another mistake."""
+    script = """
+        from unilab.config.schema import RuntimeConfig
+        from unilab.errors import ConfigError
+        from unilab.runtime.threads import make_plan
+        for per_shard in ("auto", 1, 2):
+            config = RuntimeConfig(
+                threading_layer="tbb", threads_per_shard=per_shard, allow_oversubscription=True
+            )
+            try:
+                make_plan(config, 512)
+            except ConfigError as error:
+                assert "runtime.threading_layer=tbb: " in str(error), error
+                assert "pip install tbb" in str(error), error
+            else:
+                raise SystemExit("accepted")
+    """
+    run_python(script)
 
 
 def test_a_process_in_which_numba_already_runs_unsafely_is_refused() -> None:
