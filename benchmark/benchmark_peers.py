@@ -7,7 +7,7 @@ first compared with ours. Every contender runs in three fresh processes, in turn
 
     python benchmark/benchmark_peers.py --peer-python PATH --peer-python OTHER_PATH
 
-Takes about six minutes on two cores, one more when Warp has to compile its kernels first.
+Takes about six minutes on two quiet cores, one more when Warp has to compile its kernels first.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from common import RESULTS, machine, spread, write_result
 TASK = "g1_walk"
 PEERS = Path(__file__).resolve().parent / "peers"
 ROUNDS, LIMIT_S = 3, 240
+# Control steps before the clock starts; with 512 envs one of mjlab takes half a second.
+WARMUP, MJLAB_WARMUP = "20", "4"
 # Peer -> the packages whose versions belong to its figure.
 PACKAGES = {
     "gymnasium": ("gymnasium", "mujoco", "numpy"),
@@ -71,8 +73,10 @@ class Contender:
         """Run one fresh process; a failure is remembered as the reason not to run again."""
         if self.not_run:
             return
+        begin = perf_counter()
         try:
-            self.results.append(call(self.python, self.words))
+            result = call(self.python, self.words)
+            self.results.append({**result, "process_s": perf_counter() - begin})
         except RuntimeError as error:
             self.not_run = str(error)
 
@@ -145,7 +149,7 @@ def make_contenders(arguments: argparse.Namespace, folder: str) -> list[Contende
     for count in arguments.num_envs:
         group, size = f"{count} envs", ["--num-envs", str(count)]
         rows.append(Contender("unilab, collecting", "", group, [
-            "ours.py", "collect", "--task", TASK, *size, *seconds, "--warmup", "30",
+            "ours.py", "collect", "--task", TASK, *size, *seconds, "--warmup", WARMUP,
             *arguments.overrides]))  # fmt: skip
         for mode, name in (
             ("sync", "Gymnasium SyncVectorEnv"),
@@ -154,9 +158,9 @@ def make_contenders(arguments: argparse.Namespace, folder: str) -> list[Contende
         ):
             rows.append(Contender(name, "gymnasium", group, [
                 "gymnasium_env.py", folder, "--mode", mode, *size, *seconds,
-                "--warmup", "30"]))  # fmt: skip
+                "--warmup", WARMUP]))  # fmt: skip
         rows.append(Contender("mjlab, Warp on the CPU", "mjlab", group, [
-            "mjlab_env.py", folder, *size, *seconds, "--warmup", "8"]))  # fmt: skip
+            "mjlab_env.py", folder, *size, *seconds, "--warmup", MJLAB_WARMUP]))  # fmt: skip
     for net in ("128-128", "512-256-128"):
         group = f"PPO {net}, {arguments.ppo_envs} envs"
         words = ["--net", net, "--num-envs", str(arguments.ppo_envs), "--threads", str(cpus),
