@@ -209,6 +209,7 @@ def test_an_interrupt_amid_parallel_shards_ends_the_process_in_order() -> None:
         )
         prepare_environment(config)
         from tests.runtime.support import built_task, running, step_all, waves
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent may have it ignored
         interrupted = False
         with running(built_task("cartpole"), 256, make_plan(config, 256)) as pipeline:
             step_all(pipeline, waves(0, slice(0, 256), 1))
