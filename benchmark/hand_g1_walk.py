@@ -102,6 +102,9 @@ def step(
         block = i // 64
         steps[i] += 1
         age = steps[i]
+        if pushed[i] != 0:
+            for j in range(35):
+                push[i, j] = 0.0
         pushed[i] = 0
         fine = True
         for j in range(1, 72):
@@ -216,8 +219,6 @@ def step(
             if phase >= ONE:
                 phase = ZERO if stands else phase - ONE
             fields[i, 96] = phase
-        for j in range(35):
-            push[i, j] = 0.0
         fields[i, 95] -= dt
         if not fields[i, 95] > ZERO:
             own = fold(key, PUSH)

@@ -95,6 +95,9 @@ def step(
         block = i // 64
         steps[i] += 1
         age = steps[i]
+        if pushed[i] != 0:
+            for j in range(18):
+                push[i, j] = 0.0
         pushed[i] = 0
         fine = True
         for j in range(1, 38):
@@ -210,8 +213,6 @@ def step(
                 fields[i, 37] = between(high(b), vy_min, vy_max) if moves else ZERO
                 turns = regime >= standing
                 fields[i, 38] = between(low(b), yaw_min, yaw_max) if turns else ZERO
-        for j in range(18):
-            push[i, j] = 0.0
         fields[i, 44] -= dt
         if not fields[i, 44] > ZERO:
             own = fold(key, PUSH)

@@ -42,6 +42,7 @@ from .sections import (
     check_first_observations,
     check_state,
     check_terms,
+    clear_push,
     close_episode,
     copy_columns,
     copy_final,
@@ -141,7 +142,7 @@ class _Assembler:
                     *(self.slices[n].start for n in ("action", "prev_action", "ctrl")),
                 ),
             ),
-            *self._step([*step, *observe], log_names, sizes),
+            *self._step([*step, *observe], log_names, sizes, pushes=bool(intervals)),
             self._sample_resets(resets),
             self._observe_resets(
                 [*load, "fresh = True", *commands, *first_intervals, *observe], sizes
@@ -253,8 +254,6 @@ class _Assembler:
             if (term := registry.find("reset", name)) is not None:
                 resets += self._call(term, given, where)
             elif (term := registry.find("interval", name)) is not None:
-                if not intervals:
-                    intervals = [f"for j in range({self.spec.nv}):", "    push_out[i, j] = 0.0"]
                 arguments = self.binder.arguments(term, given, where=where)
                 intervals += self._written(term, arguments, where, result="pushes", convert="bool")
                 intervals += ["if pushes:", "    pushed_out[i] = 1"]
@@ -262,6 +261,8 @@ class _Assembler:
             else:
                 valid = [*registry.names("reset"), *registry.names("interval")]
                 raise TermError(f"{where}: unknown event term '{name}'; {near(name, valid)}")
+        if intervals:
+            first_intervals += [*clear_push(self.spec.nv), "pushed_out[i] = 0"]
         return resets, intervals, first_intervals
 
     def _observations(
@@ -322,16 +323,23 @@ class _Assembler:
     # -- the functions --------------------------------------------------------------------------
 
     def _step(
-        self, terms: list[str], log_names: tuple[str, ...], sizes: tuple[int, int]
+        self,
+        terms: list[str],
+        log_names: tuple[str, ...],
+        sizes: tuple[int, int],
+        *,
+        pushes: bool,
     ) -> list[str]:
         spec = self.spec
         column = {name: k for k, name in enumerate(log_names)}
         copy = copy_final(*sizes)
         failed = failed_row(column["failure/unstable"], copy)
         first_reward = column["timeouts"] + 1
+        pushed = ["if pushed_out[i] != 0:", *indent(clear_push(spec.nv))] if pushes else []
         env = [
             "step_io[i] += 1",
             "step = step_io[i]",
+            *pushed,
             "pushed_out[i] = 0",
             *check_state(spec, self.binder.state_used),
             "if failure != 0:",

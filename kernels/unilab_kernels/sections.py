@@ -188,6 +188,11 @@ def copy_final(num_obs: int, num_critic_obs: int) -> list[str]:
     ]
 
 
+def clear_push(nv: int) -> list[str]:
+    """Forget what the last step added to qvel: done where it did, which is in few rows."""
+    return [f"for j in range({nv}):", "    push_out[i, j] = 0.0"]
+
+
 def failed_row(first_failure: int, copy: list[str]) -> list[str]:
     """A failed env: reward 0, terminated, the last finite observation, no statistics."""
     return [

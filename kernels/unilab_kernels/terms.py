@@ -129,7 +129,10 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def interval(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark an interval event: adds to ``push_out`` (nv,), and returns True if it did."""
+    """Mark an interval event: returns True where it has added to ``push_out`` (nv,), else False.
+
+    What a term adds and does not own up to is not applied, and may be added to its next push.
+    """
     return _register("interval", function, 0)
 
 

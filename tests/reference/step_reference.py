@@ -114,7 +114,7 @@ class StepReference:
         alive = []
         for i in range(first_block * BLOCK, min(last_block * BLOCK, num_envs)):
             arrays["step_io"][i] += 1
-            arrays["pushed_out"][i] = 0
+            self._clear_push(arrays, i)
             if arrays["failure_io"][i] == 0 and self.bad_state(arrays, i):
                 arrays["failure_io"][i] = DIVERGED
             if arrays["failure_io"][i]:
@@ -152,6 +152,8 @@ class StepReference:
                 if carried is None or carried.reset is not None:
                     arrays["fields_io"][i, columns] = 0.0 if carried is None else carried.reset
             arrays["fields_io"][i, self.columns["ctrl"]] = arrays["ctrl_offset_in"]
+            if self._intervals():
+                self._clear_push(arrays, i)
             self._events(arrays, i, fresh=True)
         self._observe(arrays, list(ids))
         for i in ids:
@@ -223,15 +225,20 @@ class StepReference:
         for name, p in self.spec.commands.items():
             key = self._key(arrays, i, step, f"command/{name}")
             self.oracles["command", name](record, fresh, key, **p)
-        intervals = [n for n in self.spec.events if ("interval", n) in self.oracles]
-        if intervals and not fresh:
-            arrays["push_out"][i] = 0.0
-        for name in intervals:
+        for name in self._intervals():
             key = self._key(arrays, i, step, f"interval/{name}")
             kick = self.oracles["interval", name](record, fresh, key, **self.spec.events[name])
             if kick is not None:
                 arrays["push_out"][i] += kick
                 arrays["pushed_out"][i] = 1
+
+    def _intervals(self) -> list[str]:
+        return [n for n in self.spec.events if ("interval", n) in self.oracles]
+
+    def _clear_push(self, arrays: Arrays, i: int) -> None:
+        if self._intervals():
+            arrays["push_out"][i] = 0.0
+        arrays["pushed_out"][i] = 0
 
     def _observe(self, arrays: Arrays, ids: list[int]) -> None:
         envs = self.envs(arrays, ids)

@@ -161,7 +161,7 @@ class NumpyKernels:
                     call(piece, out)
             self._observe.run_early(piece)
         np.add(a["step_io"], 1, out=a["step_io"])
-        a["pushed_out"][:] = 0
+        self._clear_pushes(a)
         self.draws.begin(c.ids, a["episode_io"], a["step_io"])
         ends, terminated, truncated = self._ends(c, given)
         c.terminated = terminated
@@ -173,7 +173,6 @@ class NumpyKernels:
         for call in (*self._carries, *self._commands):
             call(c)
         if self._intervals.calls:
-            a["push_out"][:] = 0.0
             for call in self._intervals:
                 a["pushed_out"][call(c)] = 1
         c.forget()
@@ -234,7 +233,7 @@ class NumpyKernels:
         failed = self._checks.find_failed(views)
         rows, alive = np.flatnonzero(failed), np.flatnonzero(~failed)
         views["step_io"][rows] += 1
-        views["pushed_out"][rows] = 0
+        self._clear_pushes(views)
         self._fail(views, rows, ids, given["log_io"])
         if not len(alive):
             return
@@ -245,6 +244,12 @@ class NumpyKernels:
         assert self._advance(chunk, small, given)
         for name, copy in copies.items():
             views[name][alive] = copy
+
+    def _clear_pushes(self, views: Arrays) -> None:
+        """Forget the pushes of the last step; few rows were pushed, so few are written."""
+        if self._intervals.calls:
+            views["push_out"][np.flatnonzero(views["pushed_out"])] = 0.0
+        views["pushed_out"][:] = 0
 
     def _fail(self, views: Arrays, rows: I64, ids: I64, log: Any) -> None:
         """Terminate envs: reward 0, the last observation, no statistics but the reason."""
@@ -259,6 +264,9 @@ class NumpyKernels:
     def _observe_resets(self, ids: I64, given: Arrays) -> None:
         for name in ("step_io", "start_step_io", "return_io"):
             given[name][ids] = 0
+        if self._intervals.calls:
+            given["push_out"][ids] = 0.0
+            given["pushed_out"][ids] = 0
         copies = {name: given[name][ids] for name in _OBSERVED}
         carried = copies["fields_io"]
         for name, columns in self._layout.slices.items():

@@ -23,11 +23,11 @@ from mujoco import rollout
 
 from unilab.errors import ConfigError, PhysicsError
 from unilab.physics.base import F64, FROZEN, I32, U8, UNSTABLE, StateView, Ticket
+from unilab.physics.reset_sensors import ResetSensors
 
 STATE_SIGNATURE = int(mujoco.mjtState.mjSTATE_FULLPHYSICS.value)
 CTRL_SIGNATURE = int(mujoco.mjtState.mjSTATE_CTRL.value)
 TIME, QPOS = 0, 1  # columns of a state row; qvel follows qpos
-_RESET_ROWS = 64  # rows of one reset_sensors call
 
 
 def _drop_warning(_message: str) -> None:
@@ -130,7 +130,9 @@ class MujocoCpu:
         self._data = [mujoco.MjData(model) for _ in range(threads)]
         self._rollout = make_pool(threads, may_pin=not overlap)
         self._worker = ThreadPoolExecutor(1, "unilab-physics") if overlap else None
-        self._make_reset_buffers(num_state)
+        self._reset_sensors = ResetSensors(
+            model, STATE_SIGNATURE, num_rows=num_envs, threads=threads
+        )
 
     def _nominal_row(self, num_state: int) -> F64:
         """State of a new episode: everything but qpos and qvel as MuJoCo resets it."""
@@ -147,14 +149,6 @@ class MujocoCpu:
                 'MJCF file, e.g. <size memory="64M"/>'
             ) from error
         return row
-
-    def _make_reset_buffers(self, num_state: int) -> None:
-        # Its own rollout object and data: a reset must not queue behind another group's physics.
-        self._reset_rollout = rollout.Rollout(nthread=0)
-        self._reset_data = [mujoco.MjData(self.model)]
-        self._reset_state: F64 = np.zeros((_RESET_ROWS, 1, num_state))
-        self._reset_sensors: F64 = np.zeros((_RESET_ROWS, 1, self.model.nsensordata))
-        self._reset_models = [self.model] * _RESET_ROWS
 
     def submit(self, group: int, ctrl: F64) -> CpuTicket:
         """Start one control step of a group; ctrl (Ng, T, A) f64, contiguous, finite."""
@@ -237,22 +231,11 @@ class MujocoCpu:
           env_ids: (n,) i32.
           ctrl: (n, 1, A) f64, contiguous, what the actuators get at the reset.
         """
-        for first in range(0, len(env_ids), _RESET_ROWS):
-            ids = env_ids[first : first + _RESET_ROWS]
-            count = len(ids)
-            rows = self.rows[ids]
-            self._reset_rollout.rollout(
-                self._reset_models[:count],
-                self._reset_data,
-                rows,
-                ctrl[first : first + count],
-                skip_checks=True,
-                nstep=1,
-                state=self._reset_state[:count],
-                sensordata=self._reset_sensors[:count],
-            )
-            self.state[ids] = rows[:, None]
-            self.sensors[ids] = self._reset_sensors[:count]
+        if not len(env_ids):
+            return
+        rows = self.rows[env_ids]
+        self.sensors[env_ids] = self._reset_sensors.compute(rows, ctrl)
+        self.state[env_ids] = rows[:, None]
 
     def snapshot(self) -> Mapping[str, Any]:
         """Return the state rows; nothing else is carried between steps."""
@@ -277,4 +260,4 @@ class MujocoCpu:
             self._worker = None
         if self._rollout.rollout_ is not None:
             self._rollout.close()
-            self._reset_rollout.close()
+            self._reset_sensors.close()

@@ -170,8 +170,7 @@ class Pipeline:
                 f"{wanted}; {np.shape(action)} came"
             )
         with self.timers.span("kernel", busy="kernel", group=group):
-            self.arrays["policy_action_in"][envs] = action
-            self._run(self._kernels.apply_action, envs, light=True)
+            self._apply(envs, action)
         with self.timers.span("physics", group=group):
             self._tickets[group] = self.physics.submit(group, self.arrays["ctrl_out"][envs])
 
@@ -195,7 +194,7 @@ class Pipeline:
             self._run(self._step, envs)
         with self.timers.span("reset", busy="reset", group=group):
             done = self.arrays["terminated_out"][envs] | self.arrays["truncated_out"][envs]
-            done_ids = (done.nonzero()[0] + envs.start).astype(np.int32)
+            done_ids = _where(done, envs.start)
             bad_action_ids = done_ids
             if len(done_ids):
                 reasons = self.arrays["failure_io"][done_ids]
@@ -208,6 +207,17 @@ class Pipeline:
     def _run(self, kernel: Any, envs: slice, *, light: bool = False) -> None:
         first, last = envs.start // ENVS_PER_BLOCK, -(-envs.stop // ENVS_PER_BLOCK)
         self.shards.run(kernel, first, last, self.num_envs, self._ordered, light=light)
+
+    def _apply(self, envs: slice, action: F32) -> None:
+        """Take over the policy's action and map it to ctrl, each shard its own rows."""
+        kept, given = self.arrays["policy_action_in"], np.asarray(action)
+
+        def apply(first: int, last: int, num_envs: int, *arrays: Any) -> None:
+            start, stop = first * ENVS_PER_BLOCK, min(last * ENVS_PER_BLOCK, envs.stop)
+            kept[start:stop] = given[start - envs.start : stop - envs.start]
+            self._kernels.apply_action(first, last, num_envs, *arrays)
+
+        self._run(apply, envs, light=True)
 
     def _begin_episodes(self, env_ids: I32) -> None:
         """Phases B and C: new states, their sensors, and the first observation of each."""
@@ -223,7 +233,7 @@ class Pipeline:
     def _push(self, envs: slice, done: U8) -> None:
         """Phase D: add what interval events ask for to qvel, in f64."""
         pushed = self.arrays["pushed_out"][envs] > done  # not where a new episode has begun
-        ids = (pushed.nonzero()[0] + envs.start).astype(np.int32)
+        ids = _where(pushed, envs.start)
         if len(ids):
             qvel = self.physics.state[ids, -1, self._qvel_columns]
             self.physics.write_state(ids, None, qvel + self.arrays["push_out"][ids])
@@ -358,6 +368,11 @@ class Pipeline:
             name: given[name] if name in given else np.zeros(shapes.get(name, (n,)), dtypes[dtype])
             for name, (_, dtype, _) in ARRAYS.items()
         }
+
+
+def _where(flags: U8, start: int) -> I32:
+    """Return the ids of the envs whose flag is 1; the first flag is that of env `start`."""
+    return (np.flatnonzero(flags.view(np.bool_)) + start).astype(np.int32)
 
 
 def cut_groups(num_envs: int, groups: int) -> tuple[slice, ...]:
