@@ -200,7 +200,8 @@ def test_a_resumed_run_keeps_its_name(tmp_path, run_dir):
 
 def run_with_command(body: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run main() with one more command, whose body is given."""
-    code = "from unilab.cli import _exits, app, main\n@app.command()\n@_exits\ndef more():\n"
+    code = "from unilab.cli import app, main\nfrom unilab.cli.base import exits\n"
+    code += "@app.command()\n@exits\ndef more():\n"
     return run_python(code + f"    {body}\nmain()", "more", cwd=cwd)
 
 

@@ -152,7 +152,7 @@ def room_of(name: str) -> str | None:
 
 def test_the_walk_sees_the_package():
     assert {"unilab.cli", "unilab.config.load", "unilab_kernels"} <= set(MODULES)
-    seen = {item.target: item.at_top for item in imports("unilab.cli")}
+    seen = {item.target: item.at_top for item in imports("unilab.cli.base")}
     assert seen["unilab.errors"] is True
     assert seen["unilab.runs"] is False
 

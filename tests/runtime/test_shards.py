@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -106,3 +109,37 @@ def test_close_may_be_called_twice_and_nothing_is_skipped_afterwards() -> None:
     shards.close()
     shards.run(calls, 0, 4, 256, ())
     assert calls.ranges == [(0, 4)]
+
+
+def test_a_worker_that_went_off_duty_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the next job meets it on its way out: the waits are about as long as the duty."""
+    monkeypatch.setattr("unilab.runtime.shards._ON_DUTY_S", 0.002)
+    shards = Shards(3, min_blocks=1)
+    for k in range(300):
+        calls = Calls()
+        shards.run(calls, 0, 3, 192, ())
+        assert len(calls.ranges) == 3
+        time.sleep(0.0015 + 0.000005 * (k % 200))
+    shards.close()
+
+
+def test_workers_of_shards_that_are_dropped_end() -> None:
+    before = threading.active_count()
+    shards = Shards(3, min_blocks=1)
+    shards.run(Calls(), 0, 3, 192, ())
+    assert threading.active_count() == before + 2
+    del shards
+    gc.collect()
+    deadline = time.monotonic() + 10.0
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def test_a_process_that_never_closes_its_shards_ends() -> None:
+    code = (
+        "from unilab.runtime.shards import Shards\nkept = Shards(3, min_blocks=1)\n"
+        "kept.run(print, 0, 3, 192, ())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+    assert len(done.stdout.splitlines()) == 3

@@ -1,0 +1,6 @@
+"""`python -m unilab.cli`."""
+
+from unilab.cli import main
+
+if __name__ == "__main__":
+    main()
