@@ -32,7 +32,7 @@ from .arrays import ARRAYS, FusedKernel, seed_key
 from .bind import UNPLACED, Binder, near, placed
 from .bounds import check_indices
 from .inline import NotInlinableError, inline
-from .merge import merge_loops, scale_stores
+from .merge import merge_into_loads, merge_loops, scale_stores
 from .module_text import module_text
 from .operands import Binding, Row
 from .rng import bits64, first01, fold, second01
@@ -274,7 +274,7 @@ class _Assembler:
     ) -> tuple[list[str], tuple[ObservationSlice, ...]]:
         if not chosen:
             raise TermError(f"{where}: needs at least one term")
-        lines: list[str] = []
+        pieces: list[list[str]] = []
         layout: list[ObservationSlice] = []
         start = 0
         for name, given in chosen.items():
@@ -298,10 +298,10 @@ class _Assembler:
                     f"for j in range({start}, {stop}):",
                     f"    {array}[i, j] *= {factor}",
                 ]
-            lines += written
+            pieces.append(written)
             layout.append(ObservationSlice(name, start, stop, noise, scale))
             start = stop
-        return lines, tuple(layout)
+        return merge_loops(pieces, array), tuple(layout)
 
     def _noise(
         self, where: str, array: str, start: int, stop: int, noise: float, scale: float
@@ -314,11 +314,12 @@ class _Assembler:
     def _load(self) -> list[str]:
         """Return the lines that load the state fields and compute the derived ones."""
         binder = self.binder
-        derived: list[str] = []
+        derived: list[list[str]] = []
         for name, (term, arguments) in binder.derived_used.items():
             result = "" if isinstance(binder.scratch[name], Row) else f"v_{name}"
-            derived += self._written(term, arguments, f"derived.{name}", result=result)
-        return [*load_fields(binder.state_used, binder.scratch), *derived]
+            derived.append(self._written(term, arguments, f"derived.{name}", result=result))
+        loads = load_fields(binder.state_used, binder.scratch)
+        return merge_into_loads(loads, derived, "scratch")
 
     # -- the functions --------------------------------------------------------------------------
 

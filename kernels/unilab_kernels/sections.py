@@ -88,8 +88,8 @@ def copy_columns(
     """Fill columns [start, stop) of a row with those of another array from `first` on."""
     return [
         f"# {where}: as in {source}",
-        f"for j in range({stop - start}):",
-        f"    {array}[i, {start} + j] = {source}[i, {first} + j]",
+        f"for j{start} in range({stop - start}):",
+        f"    {array}[i, {start} + j{start}] = {source}[i, {first} + j{start}]",
     ]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.kernels.support import make_spec
 from unilab_kernels.fuse import assemble
-from unilab_kernels.merge import merge_loops, scale_stores
+from unilab_kernels.merge import merge_into_loads, merge_loops, scale_stores
 
 FIRST = ["# first: a sum.", "a_t = 0.0", "for a_j in range(9):", "    a_t += x[a_j]", "r0 = a_t"]
 SECOND = [
@@ -72,6 +72,26 @@ def test_short_loops_stay_as_they_are() -> None:
     assert merge_loops(pieces) == [*pieces[0], *pieces[1]]
 
 
+OUT_FIRST = ["# copy", "for a_j in range(9):", "    out[0 + a_j] = x[a_j]"]
+OUT_SECOND = ["# shift", "for b_j in range(9):", "    out[9 + b_j] = y[b_j] - x[b_j]"]
+
+
+def test_loops_that_fill_their_own_columns_become_one() -> None:
+    merged = merge_loops([OUT_FIRST, ["out[20] = x[0]"], OUT_SECOND], "out")
+    assert loops(merged) == 1
+    assert run(merged) == run([*OUT_FIRST, "out[20] = x[0]", *OUT_SECOND])
+    assert merge_loops([OUT_FIRST, OUT_SECOND]) == [*OUT_FIRST, *OUT_SECOND]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["    out[9 + b_j] += x[b_j]", "    out[9 + b_j] = out[b_j]", "    x[b_j] = y[b_j]"],
+)
+def test_a_loop_that_reads_the_array_or_writes_another_stays(line: str) -> None:
+    other = [*OUT_SECOND[:2], line]
+    assert merge_loops([OUT_FIRST, other], "out") == [*OUT_FIRST, *other]
+
+
 def test_a_factor_goes_into_the_one_place_that_writes() -> None:
     piece = ["# title", "for j in range(9):", "    out[i, j] = x[j] - y[j]", "out[i, 9] = x[1]"]
     assert scale_stores(piece, "out", "factor") == [
@@ -99,3 +119,38 @@ def test_the_critic_takes_over_only_what_the_actor_sees_as_it_is() -> None:
     )
     copied = [line.split(":")[0].strip() for line in kernel.source.split("\n") if "as in" in line]
     assert set(copied) == {"# observations.critic.last_action"}
+
+
+LOADS = ["for j in range(9):", "    out[0 + j] = x[j]", "    out[9 + j] = y[j]", "out[30] = x[3]"]
+DERIVED = [
+    "# derived: a difference.",
+    "for d_j in range(9):",
+    "    d_v = out[d_j] - out[9 + d_j]",
+    "    out[18 + d_j] = d_v * out[9 + d_j]",
+]
+
+
+def test_a_derived_field_that_reads_its_own_position_goes_into_the_loop_of_the_load() -> None:
+    twice = ["for e_j in range(9):", "    out[31 + e_j] = 2.0 * out[18 + e_j]"]
+    merged = merge_into_loads(LOADS, [DERIVED, twice], "out")
+    assert loops(merged) == 1
+    assert "    # derived: a difference." in merged
+    assert run(merged) == run([*LOADS, *DERIVED, *twice])
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        ["for d_j in range(8):", "    out[18 + d_j] = out[d_j]"],
+        ["for d_j in range(9):", "    out[18 + d_j] = out[30]"],
+        ["for d_j in range(9):", "    out[18 + d_j] = out[9 + 8 - d_j]"],
+        ["for d_j in range(9):", "    out[18 + d_j] = out[27 + d_j]"],
+        ["for d_j in range(9):", "    out[18 + d_j] += out[d_j]"],
+        ["for d_j in range(9):", "    y[d_j] = out[d_j]"],
+        ["for d_j in range(9):", "    if out[d_j] > 0.0:", "        break"],
+        ["d_t = 0.0", "for d_j in range(9):", "    out[18 + d_j] = d_t + out[d_j]"],
+        ["out[18] = out[0]"],
+    ],
+)
+def test_any_other_derived_field_stays_behind_the_loads(piece: list[str]) -> None:
+    assert merge_into_loads(LOADS, [piece], "out") == [*LOADS, *piece]
