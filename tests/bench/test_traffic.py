@@ -49,6 +49,7 @@ def test_observations_and_state_of_g1_are_counted_once_each():
     assert elements(walk.written, "critic_obs_out") == 101
     assert elements(walk.done, "final_obs_out") == 98
     assert elements(walk.read, "state_in") == 36 + 35  # not the clock
+    assert elements(walk.read, "fields_io") <= 97  # also in loops that were made one
     assert elements(walk.written, "push_out") == 6  # of a push; few rows are cleared
     assert {index[0] for array, index in walk.read if array == "state_in"} == {
         1

@@ -131,9 +131,10 @@ class _Walk:
                     self._add(element, self.written)
 
     def _remember(self, name: str, value: ast.expr, known: dict[str, int]) -> None:
-        """Keep a local variable that an index may be made of: int(...) or a constant."""
+        """Keep a local variable that an index may be made of: int(...), a constant, another one."""
         is_constant = isinstance(value, ast.Subscript) and "constants_in" in ast.unparse(value)
-        if is_constant or ast.unparse(value).startswith("int("):
+        is_alias = isinstance(value, ast.Name) and value.id in known
+        if is_constant or is_alias or ast.unparse(value).startswith("int("):
             with suppress(ValueError):
                 known[name] = self._value(value, known)
 
