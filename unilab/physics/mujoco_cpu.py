@@ -130,9 +130,9 @@ class MujocoCpu:
         self._data = [mujoco.MjData(model) for _ in range(threads)]
         self._rollout = make_pool(threads, may_pin=not overlap)
         self._worker = ThreadPoolExecutor(1, "unilab-physics") if overlap else None
-        self._reset_sensors = ResetSensors(
-            model, STATE_SIGNATURE, num_rows=num_envs, threads=threads
-        )
+        self._reset_sensors = ResetSensors(model, STATE_SIGNATURE, num_rows=num_envs)
+        if not overlap:  # else a reset would queue behind another group's physics
+            self._reset_sensors.share(self._rollout, self._data)
 
     def _nominal_row(self, num_state: int) -> F64:
         """State of a new episode: everything but qpos and qvel as MuJoCo resets it."""

@@ -14,25 +14,31 @@ MIN_ROWS_TO_SHARE = 6  # fewer are done before the threads have woken up
 
 
 class ResetSensors:
-    """Computes sensors as `mj_forward` would (bit-equal).
-
-    It shares nothing with the physics of a step, so that a reset never queues behind one.
+    """Computes sensors as `mj_forward` would (bit-equal), in the thread that calls.
 
     Args:
       model: the compiled model.
       signature: of the state rows (`mujoco.mjtState` bits).
       num_rows: the most rows of a call.
-      threads: size of its own thread pool, which sleeps between calls; 1 makes none.
     """
 
-    def __init__(self, model: Any, signature: int, *, num_rows: int, threads: int) -> None:
+    def __init__(self, model: Any, signature: int, *, num_rows: int) -> None:
         self._models = [model] * num_rows
-        self._data = [mujoco.MjData(model) for _ in range(threads)]
+        self._data = [mujoco.MjData(model)]
         num_state = mujoco.mj_stateSize(model, signature)
         self._state: F64 = np.zeros((num_rows, 1, num_state))
         self._sensors: F64 = np.zeros((num_rows, 1, model.nsensordata))
         self._alone = rollout.Rollout(nthread=0)
-        self._pool = rollout.Rollout(nthread=threads) if threads > 1 else self._alone
+        self._pool: tuple[rollout.Rollout, list[Any]] | None = None
+
+    def share(self, pool: rollout.Rollout, data: list[Any]) -> None:
+        """Let a thread pool help with many rows; only where it never steps at the same time.
+
+        Args:
+          pool: it must not be called from two threads at once.
+          data: a `mujoco.MjData` of each of its threads.
+        """
+        self._pool = pool, data
 
     def compute(self, rows: F64, ctrl: F64) -> F64:
         """Return the sensors (n, 1, S) of state rows (n, nstate) with ctrl (n, 1, A).
@@ -40,10 +46,12 @@ class ResetSensors:
         All are contiguous f64. The result is valid until the next call.
         """
         count = len(rows)
-        shares = count >= MIN_ROWS_TO_SHARE
-        (self._pool if shares else self._alone).rollout(
+        pool, data = self._alone, self._data
+        if self._pool is not None and count >= MIN_ROWS_TO_SHARE:
+            pool, data = self._pool
+        pool.rollout(
             self._models[:count],
-            self._data if shares else self._data[:1],
+            data,
             rows,
             ctrl,
             skip_checks=True,
@@ -54,6 +62,5 @@ class ResetSensors:
         return self._sensors[:count]
 
     def close(self) -> None:
-        """Release the threads."""
-        self._pool.close()
+        """Release what MuJoCo holds; a shared pool is not touched."""
         self._alone.close()
