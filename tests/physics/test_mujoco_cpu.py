@@ -150,7 +150,7 @@ def test_steps_equal_a_plain_loop_of_mj_step(go1: Any) -> None:
 def test_reset_sensors_equal_mj_forward_and_nothing_else_changes(go1: Any) -> None:
     with physics(go1, 200) as made:
         begin(made)
-        chosen = ids(*range(3, 190, 2))  # more than fit in one call
+        chosen = ids(*range(3, 190, 2))  # enough for the thread pool to take part
         rest = np.full((len(chosen), 1, go1.nu), 0.1)
         before = made.rows.copy()
         made.reset_sensors(chosen, rest)
