@@ -147,8 +147,9 @@ def test_steps_equal_a_plain_loop_of_mj_step(go1: Any) -> None:
         assert touched  # feet on the floor
 
 
-def test_reset_sensors_equal_mj_forward_and_nothing_else_changes(go1: Any) -> None:
-    with physics(go1, 200) as made:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_reset_sensors_equal_mj_forward_and_nothing_else_changes(go1: Any, threads: int) -> None:
+    with physics(go1, 200, threads=threads) as made:
         begin(made)
         chosen = ids(*range(3, 190, 2))  # enough for the thread pool to take part
         rest = np.full((len(chosen), 1, go1.nu), 0.1)
