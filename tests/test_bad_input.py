@@ -110,7 +110,8 @@ TRAIN = [
     ("runtime.threads=4096", ("runtime.threads=4096", "CPU(s)", "allow_oversubscription")),
     ("runtime.shards=4096", ("runtime.shards=4096", "physics.num_envs")),
     ("runtime.groups=3", ("runtime.groups=3", "64")),
-    ("physics.backend=mujoco_warp", ("mujoco_warp", "mujoco_cpu")),
+    ("physics.backend=warp", ("mujoco_warp", "mujoco_cpu")),
+    ("physics.constraints_per_env=-1", ("physics.constraints_per_env", "-1")),
     ("log.dir=notes.txt", ("log.dir=notes.txt", "no run directory can be made")),
     ("--name a/b", ("--name", "a/b")),
 ]  # fmt: skip

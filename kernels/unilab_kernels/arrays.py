@@ -19,7 +19,7 @@ ARRAYS: dict[str, tuple[str, str, str]] = {
     "sensor_in": ("(N, T, S)", "f64", "sensor rows of each substep"),
     "failure_io": ("(N,)", "u8", "why the env failed in this step, see FAILURES"),
     "policy_action_in": ("(N, A)", "f32", "what the policy asked for"),
-    "ctrl_out": ("(N, T, A)", "f64", "what the actuators get at each substep"),
+    "ctrl_out": ("(N, T, A)", "f64", "what the actuators get at each substep; T may be 1"),
     "fields_io": ("(N, F)", "f32", "all carried fields, packed"),
     "step_io": ("(N,)", "i32", "control steps done in this episode"),
     "start_step_io": ("(N,)", "i32", "age at which the episode was started"),

@@ -70,7 +70,7 @@ def test_every_key_says_what_it_does_and_what_is_valid():
 
 def test_only_what_can_be_used_is_listed_as_valid():
     assert find_key(["device"]).valid == "auto | cpu | cuda or cuda:NUMBER"
-    assert find_key(["physics", "backend"]).valid == "auto | mujoco_cpu"
+    assert find_key(["physics", "backend"]).valid == "auto | mujoco_cpu | mujoco_warp"
 
 
 def test_defaults_in_the_docs_are_those_of_the_schema():

@@ -16,6 +16,7 @@ from unilab.runtime.pipeline import Pipeline
 from unilab.runtime.threads import ThreadPlan
 from unilab.tasks.base import BuiltTask
 
+F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
 
@@ -47,13 +48,16 @@ class ReplayPhysics:
         self.groups: tuple[slice, ...] = (slice(0, recording.num_envs),)
         self.state: F64 = recording.state[0].copy()
         self.sensors: F64 = recording.sensors[0].copy()
+        self.ctrl: F64 = np.zeros(
+            (recording.num_envs, built.config.physics.substeps, built.robot.model.nu)
+        )
         self.rows: F64 = recording.state[0][:, -1].copy()
         self._failures = recording.failures[0]
         qvel = 1 + int(built.robot.model.nq)
         self._qpos_columns = slice(1, qvel)
         self._qvel_columns = slice(qvel, qvel + int(built.robot.model.nv))
 
-    def submit(self, group: int, ctrl: F64) -> ReplayTicket:  # noqa: ARG002
+    def submit(self, group: int, ctrl: F64 | F32) -> ReplayTicket:  # noqa: ARG002
         """Lay out the next recorded step."""
         np.copyto(self.state, self.recording.state[self.step])
         np.copyto(self.sensors, self.recording.sensors[self.step])
@@ -78,6 +82,14 @@ class ReplayPhysics:
     def reset_sensors(self, env_ids: I32, ctrl: F64) -> None:  # noqa: ARG002
         """Show the states just written to the kernels."""
         self.state[env_ids] = self.rows[env_ids][:, None]
+
+    def events(self, group: int) -> tuple[str, ...]:  # noqa: ARG002
+        """Nothing happens here that has not been told."""
+        return ()
+
+    def describe(self) -> str:
+        """Say in a line what physics this is."""
+        return f"{self.recording.num_steps} recorded steps"
 
     def snapshot(self) -> Mapping[str, Any]:
         """Return the state rows."""

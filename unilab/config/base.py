@@ -63,5 +63,6 @@ Thresholds = Annotated[dict[str, float], AfterValidator(freeze)]
 # Blocks of the config to be laid over the file; checked where they are laid.
 Overlay = Annotated[dict[str, Any], AfterValidator(freeze)]
 
+SizeOrAuto = Annotated[int, Field(ge=0)] | Literal["auto"]
 CountOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
 BoolOrAuto = bool | Literal["auto"]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from unilab.config.base import (
     BoolOrAuto,
     CountOrAuto,
     PointTuple,
     Section,
+    SizeOrAuto,
     TermConfig,
     Terms,
     Thresholds,
@@ -44,8 +45,10 @@ _INT32_MAX = 2**31 - 1  # env ids are int32
 class PhysicsConfig(Section):
     """The simulation."""
 
-    backend: Literal["auto", "mujoco_cpu"] = Field(
-        default="auto", description="Physics engine. auto = mujoco_cpu in this version."
+    backend: Literal["auto", "mujoco_cpu", "mujoco_warp"] = Field(
+        default="auto",
+        description="Physics engine: MuJoCo C on CPU threads, or mujoco-warp on `device`. auto = "
+        "mujoco_warp where that is a CUDA GPU and it is installed, else mujoco_cpu.",
     )
     model: str | None = Field(
         default=None,
@@ -70,15 +73,27 @@ class PhysicsConfig(Section):
         description="Integration steps per control step; control period = timestep_s * substeps.",
     )
 
-    @field_validator("backend", mode="before")
-    @classmethod
-    def _check_backend(cls, value: object) -> object:
-        if value == "mujoco_warp":
-            raise ValueError(
-                "mujoco_warp is not available in this version; valid: auto or mujoco_cpu (physics "
-                "on the CPU)"
-            )
-        return value
+    contacts_per_env: SizeOrAuto = Field(
+        default="auto",
+        description="mujoco_warp: contact points there is room for, an env on average. auto = "
+        "measured by letting the robot fall, with head room. More takes memory and time.",
+    )
+    constraints_per_env: SizeOrAuto = Field(
+        default="auto",
+        description="mujoco_warp: constraint rows there is room for, in each env. auto = measured "
+        "likewise. More takes memory and time.",
+    )
+    cuda_graph: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="mujoco_warp: run a control step as one recorded graph. auto = where the "
+        "device can, with a warning where it cannot; on = an error there; off is several times "
+        "slower.",
+    )
+    on_overflow: Literal["end_episode", "raise"] = Field(
+        default="end_episode",
+        description="mujoco_warp: what an env with more constraints than fit does to the run. "
+        "end_episode = a warning, its episode ends as a failure; raise = the run stops.",
+    )
 
 
 class EpisodeConfig(Section):

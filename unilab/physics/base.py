@@ -9,13 +9,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
 
 # Failure codes of a backend; the kernel adds its own (diverged, bad_action).
 UNSTABLE = 1  # MuJoCo reset the env by itself: the state blew up
-FROZEN = 2  # MuJoCo stopped stepping the env: contact or constraint memory full, or a bad ctrl
+# Contact or constraint memory full, or a bad ctrl: MuJoCo C stopped stepping the env, mujoco-warp
+# left constraints out.
+FROZEN = 2
 
 
 @dataclass(frozen=True)
@@ -25,14 +28,15 @@ class StateView:
     Sensors are those of the state before the last integration, as in MuJoCo's own order.
 
     Attributes:
-      state: (Ng, T, nstate) rows after each substep: time, qpos, qvel, act, ...
-      sensors: (Ng, T, S) sensor rows of each substep.
+      state: (Ng, T, nstate) rows after each substep: time, qpos, qvel, act, ... On a GPU T is 1:
+        f32 rows after the last substep.
+      sensors: (Ng, T, S) sensor rows of each substep. On a GPU T is 1: f32, already reduced.
       failures: (Ng,) u8, 0 or a failure code. An env that failed is to be written anew before its
         next step.
     """
 
-    state: F64
-    sensors: F64
+    state: F64 | F32
+    sensors: F64 | F32
     failures: U8
 
 
@@ -51,16 +55,25 @@ class Physics(Protocol):
 
     Attributes:
       groups: the env range of each group.
-      state: (N, T, nstate) f64, what the kernels read; a group's rows change between its submit
-        and its wait.
-      sensors: (N, T, S) f64, likewise.
+      state: (N, T, nstate), what the kernels read; a group's rows change between its submit and
+        its wait. f64 from MuJoCo C, f32 from a GPU.
+      sensors: (N, T, S), likewise.
+      ctrl: (N, T, A), where the kernels write; T is 1 where ctrl stays the same in all substeps of
+        a control step. `submit` takes a group's rows of it without a copy.
     """
 
     groups: tuple[slice, ...]
-    state: F64
-    sensors: F64
 
-    def submit(self, group: int, ctrl: F64) -> Ticket:
+    @property
+    def state(self) -> F64 | F32: ...
+
+    @property
+    def sensors(self) -> F64 | F32: ...
+
+    @property
+    def ctrl(self) -> F64 | F32: ...
+
+    def submit(self, group: int, ctrl: F64 | F32) -> Ticket:
         """Start one control step of a group with ctrl (Ng, T, A)."""
 
     def wait(self, ticket: Ticket) -> StateView:
@@ -74,6 +87,12 @@ class Physics(Protocol):
 
         Never waits for a step of another group. ctrl (n, 1, A) f64, contiguous.
         """
+
+    def events(self, group: int) -> tuple[str, ...]:
+        """Return what a person should know of the group's last step, once each."""
+
+    def describe(self) -> str:
+        """Say in a line what physics runs on."""
 
     def snapshot(self) -> Mapping[str, Any]:
         """Return all that a restart needs, as arrays."""

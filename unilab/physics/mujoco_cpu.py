@@ -22,7 +22,7 @@ import numpy as np
 from mujoco import rollout
 
 from unilab.errors import ConfigError, PhysicsError
-from unilab.physics.base import F64, FROZEN, I32, U8, UNSTABLE, StateView, Ticket
+from unilab.physics.base import F32, F64, FROZEN, I32, U8, UNSTABLE, StateView, Ticket
 from unilab.physics.reset_sensors import ResetSensors
 
 STATE_SIGNATURE = int(mujoco.mjtState.mjSTATE_FULLPHYSICS.value)
@@ -94,6 +94,7 @@ class MujocoCpu:
       overlap: run physics on a thread of its own, so that submit returns at once.
 
     Attributes:
+      ctrl: (N, T, A) f64, for the caller to write.
       rows: (N, nstate) f64, the state that each env is in: what the next step starts from.
       failures: (N,) u8, 0 or the failure code of the last step.
 
@@ -118,6 +119,7 @@ class MujocoCpu:
         num_state = mujoco.mj_stateSize(model, STATE_SIGNATURE)
         self.state: F64 = np.zeros((num_envs, substeps, num_state))
         self.sensors: F64 = np.zeros((num_envs, substeps, model.nsensordata))
+        self.ctrl: F64 = np.zeros((num_envs, substeps, model.nu))
         self.rows: F64 = np.zeros((num_envs, num_state))
         self.failures: U8 = np.zeros(num_envs, np.uint8)
         qvel_start = QPOS + model.nq
@@ -130,6 +132,7 @@ class MujocoCpu:
         self._data = [mujoco.MjData(model) for _ in range(threads)]
         self._rollout = make_pool(threads, may_pin=not overlap)
         self._worker = ThreadPoolExecutor(1, "unilab-physics") if overlap else None
+        self._told_frozen = False
         self._reset_sensors = ResetSensors(model, STATE_SIGNATURE, num_rows=num_envs)
         if not overlap:  # else a reset would queue behind another group's physics
             self._reset_sensors.share(self._rollout, self._data)
@@ -150,7 +153,7 @@ class MujocoCpu:
             ) from error
         return row
 
-    def submit(self, group: int, ctrl: F64) -> CpuTicket:
+    def submit(self, group: int, ctrl: F64 | F32) -> CpuTicket:
         """Start one control step of a group; ctrl (Ng, T, A) f64, contiguous, finite."""
         ticket = CpuTicket(group)
         if self._worker is None:
@@ -159,7 +162,7 @@ class MujocoCpu:
             ticket.future = self._worker.submit(self._run, ticket, ctrl)
         return ticket
 
-    def _run(self, ticket: CpuTicket, ctrl: F64) -> None:
+    def _run(self, ticket: CpuTicket, ctrl: F64 | F32) -> None:
         envs = self.groups[ticket.group]
         ticket.begin_ns = perf_counter_ns()
         try:
@@ -237,6 +240,23 @@ class MujocoCpu:
         self.sensors[env_ids] = self._reset_sensors.compute(rows, ctrl)
         self.state[env_ids] = rows[:, None]
 
+    def events(self, group: int) -> tuple[str, ...]:
+        """Name the first envs whose contacts or constraints did not fit; once in a run."""
+        envs = self.groups[group]
+        frozen = np.flatnonzero(self.failures[envs] == FROZEN) + envs.start
+        if self._told_frozen or not len(frozen):
+            return ()
+        self._told_frozen = True
+        return (
+            f"env {', '.join(map(str, frozen[:8]))}: MuJoCo stopped within the control step, most "
+            "often as contacts and constraints outgrew the model's memory; the episode ends as a "
+            'failure (counted as failure/frozen). If it goes on: <size memory="64M"/> in the MJCF',
+        )
+
+    def describe(self) -> str:
+        """Say what physics runs on."""
+        return f"MuJoCo C {mujoco.__version__} on {len(self._data)} CPU threads"
+
     def snapshot(self) -> Mapping[str, Any]:
         """Return the state rows; nothing else is carried between steps."""
         return {"rows": self.rows.copy()}
@@ -245,8 +265,10 @@ class MujocoCpu:
         """Continue from a snapshot.
 
         Raises:
-          PhysicsError: it is of another model or number of envs.
+          PhysicsError: it is of another backend, model or number of envs.
         """
+        if "rows" not in snapshot:
+            raise PhysicsError("snapshot is of another physics backend; this run is on mujoco_cpu")
         rows = np.asarray(snapshot["rows"])
         if rows.shape != self.rows.shape:
             raise PhysicsError(f"snapshot has state {rows.shape}, this run {self.rows.shape}")

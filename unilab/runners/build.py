@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from importlib.util import find_spec
 from itertools import pairwise
 
 import numpy as np
@@ -13,12 +15,15 @@ from unilab.config import RunConfig
 from unilab.errors import ConfigError
 from unilab.learners.base import Learner, LearnerSpec, Mirror, Symmetry
 from unilab.learners.ppo import PPO
+from unilab.physics.base import Physics
+from unilab.physics.contact_sizes import ContactSizes, measure_contacts
 from unilab.physics.mujoco_cpu import MujocoCpu
 from unilab.runtime.pipeline import Pipeline, cut_groups
 from unilab.runtime.thread_names import KERNEL_POOL, MUJOCO_POOL, children_named
-from unilab.runtime.threads import ThreadPlan
+from unilab.runtime.threads import PhysicsPlace, ThreadPlan
 from unilab.runtime.timers import Timers
 from unilab.tasks.base import BuiltTask
+from unilab_kernels.jit import cache_dir
 from unilab_kernels.spec import ObservationSlice
 
 
@@ -40,16 +45,83 @@ def make_pipeline(
       timers: where times go.
     """
     count = built.config.physics.num_envs if num_envs is None else num_envs
-    with children_named(MUJOCO_POOL):
-        physics = MujocoCpu(
-            built.robot.model,
-            num_envs=count,
-            groups=cut_groups(count, plan.groups),
-            substeps=built.config.physics.substeps,
-            threads=plan.physics,
-            overlap=plan.overlap,
-        )
+    device = choose_device(built.config.device)
+    if choose_backend(built.config, device) == "mujoco_warp":
+        physics: Physics = _make_warp(built, plan, device, count)
+    else:
+        with children_named(MUJOCO_POOL):
+            physics = MujocoCpu(
+                built.robot.model,
+                num_envs=count,
+                groups=cut_groups(count, plan.groups),
+                substeps=built.config.physics.substeps,
+                threads=plan.physics,
+                overlap=plan.overlap,
+            )
     return Pipeline(built, physics, plan, seed=seed, timers=timers)
+
+
+def choose_backend(config: RunConfig, device: torch.device) -> str:
+    """Return the name of the physics backend of a run.
+
+    Raises:
+      ConfigError: mujoco_warp was asked for and is not installed.
+    """
+    wanted = config.physics.backend
+    if wanted == "mujoco_cpu" or (wanted == "auto" and device.type != "cuda"):
+        return "mujoco_cpu"
+    if find_spec("mujoco_warp") is not None:
+        return "mujoco_warp"
+    install = "install it with: pip install 'unilab-engine[warp]'"
+    if wanted == "mujoco_warp":
+        raise ConfigError(
+            f"physics.backend=mujoco_warp: the package mujoco-warp is not installed; {install}, or "
+            "use physics.backend=mujoco_cpu"
+        )
+    warnings.warn(
+        f"physics runs on the CPU: mujoco-warp, which would use {device}, is missing; {install}",
+        stacklevel=2,
+    )
+    return "mujoco_cpu"
+
+
+def physics_place(config: RunConfig, device: torch.device) -> PhysicsPlace:
+    """Return where a run's physics computes, for the thread plan."""
+    if choose_backend(config, device) == "mujoco_cpu":
+        return "cpu_threads"
+    return "gpu" if device.type == "cuda" else "one_cpu_thread"
+
+
+def _make_warp(built: BuiltTask, plan: ThreadPlan, device: torch.device, count: int) -> Physics:
+    from unilab.physics.mujoco_warp import MujocoWarp  # imports Warp
+
+    robot, settings = built.robot, built.config.physics
+    measured = measure_contacts(robot.model, robot.default_qpos)
+    contacts, constraints = settings.contacts_per_env, settings.constraints_per_env
+    if contacts == 0 and measured.contacts:
+        raise ConfigError(
+            "physics.contacts_per_env=0 would let this robot fall through the floor: it has up to "
+            f"{measured.contacts} contacts; give that many, or auto"
+        )
+    takes_max = np.zeros(robot.model.nsensordata, bool)
+    for sensor in robot.sensors.values():
+        takes_max[sensor.start : sensor.stop] = sensor.reduce != "last"
+    return MujocoWarp(
+        robot.model,
+        num_envs=count,
+        groups=cut_groups(count, plan.groups),
+        substeps=settings.substeps,
+        takes_max=takes_max,
+        sizes=ContactSizes(
+            measured.contacts if contacts == "auto" else contacts,
+            measured.constraints if constraints == "auto" else constraints,
+        ),
+        device=device,
+        overlap=plan.overlap,
+        cuda_graph=settings.cuda_graph,
+        on_overflow=settings.on_overflow,
+        kernel_cache=cache_dir().parent / "warp",
+    )
 
 
 def compile_kernels(pipeline: Pipeline) -> None:

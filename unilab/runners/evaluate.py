@@ -256,7 +256,7 @@ class _VelocityError:
 
     def measured(self, envs: slice) -> tuple[F64, F64]:
         """Return the planar velocity (n, 2) in the base frame and the yaw rate (n,)."""
-        qvel = self.pipeline.qvel()[envs]
+        qvel = np.asarray(self.pipeline.qvel()[envs], np.float64)
         world = qvel[:, self.qvel_start : self.qvel_start + 3]
         lin = np.einsum("nij,ni->nj", self._matrices(envs), world)
         return lin[:, :2], qvel[:, self.qvel_start + 5]

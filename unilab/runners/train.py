@@ -33,6 +33,7 @@ from unilab.runners.build import (
     compile_kernels,
     make_learner,
     make_pipeline,
+    physics_place,
 )
 from unilab.runners.checkpoint import Checkpoint, Progress
 from unilab.runners.evaluate import (
@@ -134,8 +135,8 @@ def resume(run_dir: Path, overrides: list[str]) -> int:
 
 def _build(config: RunConfig) -> _Parts:
     """Build all parts; what does not fit is refused here."""
-    plan = make_plan(config.runtime, config.physics.num_envs)
     device = choose_device(config.device)
+    plan = make_plan(config.runtime, config.physics.num_envs, physics=physics_place(config, device))
     torch.set_num_threads(plan.learner)
     built = build_task(config)
     check_evaluation(built)
@@ -144,6 +145,7 @@ def _build(config: RunConfig) -> _Parts:
     learner = make_learner(built, config, device, config.seed)
     pipeline = make_pipeline(built, plan, seed=config.seed, timers=Timers())
     say(f"task     {config.task}: {config.physics.num_envs} envs, seed {config.seed}")
+    say(f"physics  {pipeline.physics.describe()}")
     say(f"threads  {plan.describe()}; learner on {device}")
     say("kernels  compiling (cached for the next start) ...")
     compile_kernels(pipeline)

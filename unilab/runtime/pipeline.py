@@ -14,6 +14,7 @@ any number of groups, shards and threads.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -188,6 +189,8 @@ class Pipeline:
         with self.timers.span("physics", group=group):
             view = self.physics.wait(ticket)
         self.timers.add_busy("physics", ticket.span_ns, group)
+        for notice in self.physics.events(group):
+            warnings.warn(notice, stacklevel=2)
         with self.timers.span("kernel", busy="kernel", group=group):
             failures = self.arrays["failure_io"][envs]
             np.maximum(failures, view.failures, out=failures)  # a bad action counts as that
@@ -278,12 +281,12 @@ class Pipeline:
         fields: F32 = self.arrays["fields_io"]
         return fields[:, self.built.kernel.carried_slices[name]]
 
-    def qpos(self) -> F64:
-        """Return the positions of all envs after the last step, (N, nq) f64."""
+    def qpos(self) -> F64 | F32:
+        """Return the positions of all envs after the last step, (N, nq)."""
         return self.physics.state[:, -1, 1 : 1 + self.built.robot.model.nq]
 
-    def qvel(self) -> F64:
-        """Return the velocities of all envs after the last step (before a push), (N, nv) f64."""
+    def qvel(self) -> F64 | F32:
+        """Return the velocities of all envs after the last step (before a push), (N, nv)."""
         return self.physics.state[:, -1, self._qvel_columns]
 
     def take_log(self) -> dict[str, float]:
@@ -339,6 +342,7 @@ class Pipeline:
         given = {
             "state_in": self.physics.state,
             "sensor_in": self.physics.sensors,
+            "ctrl_out": self.physics.ctrl,
             "default_qpos_in": np.array(built.robot.default_qpos),
             "ctrl_offset_in": np.array(built.model.ctrl_offset, np.float64),
             "ctrl_scale_in": np.array(built.ctrl_scale, np.float64),
@@ -351,7 +355,6 @@ class Pipeline:
         }
         shapes: dict[str, tuple[int, ...]] = {
             "policy_action_in": (n, a),
-            "ctrl_out": (n, built.config.physics.substeps, a),
             "fields_io": (n, kernel.num_fields),
             "log_io": (blocks, len(kernel.log_names)),
             "scratch_io": (blocks, kernel.num_scratch),

@@ -10,7 +10,7 @@ import math
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from unilab.config.schema import RuntimeConfig
 from unilab.errors import ConfigError
@@ -32,6 +32,8 @@ ENVS_PER_LEARNER_THREAD = 16
 # What allow_oversubscription allows at most, in all pools together. 2,000 threads still started on
 # 2 CPUs; 50,000 hung, and 100,000 crashed the process.
 MOST_THREADS, MOST_THREADS_PER_CPU = 256, 16
+
+PhysicsPlace = Literal["cpu_threads", "one_cpu_thread", "gpu"]
 
 
 @dataclass(frozen=True)
@@ -120,12 +122,19 @@ def prepare_environment(runtime: RuntimeConfig) -> None:
             os.environ["NUMBA_THREADING_LAYER"] = runtime.threading_layer
 
 
-def make_plan(runtime: RuntimeConfig, num_envs: int, *, cpus: int | None = None) -> ThreadPlan:
+def make_plan(
+    runtime: RuntimeConfig,
+    num_envs: int,
+    *,
+    cpus: int | None = None,
+    physics: PhysicsPlace = "cpu_threads",
+) -> ThreadPlan:
     """Resolve the runtime config to a plan.
 
     Args:
       runtime: the config block; "auto" is filled in.
       num_envs: N.
+      physics: what steps the envs. On one CPU thread or on a GPU, the CPUs are the kernels'.
       cpus: CPUs of another machine to plan for. None plans for this process: its
         `available_cpus`, the threads its container allows, and Numba's threading layer, which is
         started where the plan needs it.
@@ -141,7 +150,7 @@ def make_plan(runtime: RuntimeConfig, num_envs: int, *, cpus: int | None = None)
     overlap = runtime.overlap
     if overlap == "auto":  # it takes two groups to overlap
         can = blocks > 1 if runtime.groups == "auto" else runtime.groups > 1
-        overlap = can and cpus > SMALL_MACHINE_CPUS
+        overlap = can and cpus > (1 if physics == "gpu" else SMALL_MACHINE_CPUS)
     auto_groups = min(2, blocks) if overlap else 1
     groups = auto_groups if runtime.groups == "auto" else runtime.groups
     if groups > blocks:
@@ -154,17 +163,21 @@ def make_plan(runtime: RuntimeConfig, num_envs: int, *, cpus: int | None = None)
     given_shards = None if runtime.shards == "auto" else runtime.shards
     given_physics = None if runtime.threads == "auto" else runtime.threads
     useful = max(1, blocks // groups // MIN_BLOCKS_PER_SHARD)
-    if overlap:
+    if physics != "cpu_threads":
+        threads = given_physics or 1
+        free = max(1, cpus - threads if overlap else cpus)
+        shards = given_shards or max(1, min(useful, free // per_shard))
+    elif overlap:
         share = (cpus - (given_physics or 0)) // CPUS_PER_HOST_THREAD
         shards = given_shards or max(1, min(useful, share // per_shard))
         acting = min(share, num_envs // groups // ENVS_PER_LEARNER_THREAD)
-        physics = given_physics or max(1, cpus - max(shards * per_shard, acting))
+        threads = given_physics or max(1, cpus - max(shards * per_shard, acting))
     else:
         shards = given_shards or max(1, min(useful, cpus // per_shard))
-        physics = given_physics or cpus
+        threads = given_physics or cpus
     useful_learner = max(1, min(cpus, num_envs // ENVS_PER_LEARNER_THREAD))
     learner = useful_learner if runtime.learner_threads == "auto" else runtime.learner_threads
-    plan = ThreadPlan(cpus, physics, shards, per_shard, groups, overlap, learner)
+    plan = ThreadPlan(cpus, threads, shards, per_shard, groups, overlap, learner)
     _check_layer(plan, runtime)
     _check_cpus(plan, runtime)
     if here:

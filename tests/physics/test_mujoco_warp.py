@@ -1,0 +1,210 @@
+"""mujoco-warp on Warp's CPU device against MuJoCo C, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+
+from tests.physics.backends import F64, begin, physics, sizes, step, task
+from unilab.errors import ConfigError, PhysicsError
+from unilab.physics.base import FROZEN
+from unilab.physics.contact_sizes import ContactSizes, measure_contacts, random_pose
+from unilab.physics.model import compile_robot
+from unilab.runners.build import make_pipeline
+from unilab.runtime.threads import ThreadPlan
+from unilab.tasks.base import BuiltTask
+
+NUM_STATES, NUM_STEPS = 50, 20
+PLAN = ThreadPlan(1, 1, 1, 1, 1, False, 1)
+
+
+def reset_states(name: str) -> tuple[F64, F64]:
+    """States that the task's own resets draw."""
+    pipeline = make_pipeline(task(name), PLAN, seed=3, num_envs=NUM_STATES)
+    try:
+        pipeline.reset(random_start=False)
+        return pipeline.qpos().copy(), pipeline.qvel().copy()
+    finally:
+        pipeline.close()
+
+
+@cache
+def whole(name: str) -> BuiltTask:
+    """The task with every part of its robot colliding: what falls lies on the ground."""
+    built = task(name)
+    robot = compile_robot(
+        built.robot.path,
+        sensors=built.task.sensors,
+        timestep_s=built.config.physics.timestep_s,
+        collision_geoms=("*_collision",),
+        contact=built.task.contact,
+    )
+    return replace(built, robot=robot)
+
+
+def fallen_states(name: str) -> tuple[F64, F64]:
+    """Dropped in any attitude, joints anywhere, one second ago."""
+    built, random = whole(name), np.random.default_rng(4)
+    model = built.robot.model
+    qpos, qvel, data = [], [], mujoco.MjData(model)
+    for _ in range(NUM_STATES):
+        mujoco.mj_resetData(model, data)
+        data.qpos[:] = random_pose(model, built.robot.default_qpos, random)
+        data.qpos[2] += 0.3
+        data.ctrl[:] = built.model.ctrl_offset
+        for _ in range(round(1.0 / model.opt.timestep)):
+            mujoco.mj_step(model, data)
+        qpos.append(data.qpos.copy())
+        qvel.append(data.qvel.copy())
+    return np.array(qpos), np.array(qvel)
+
+
+def position_errors(built: BuiltTask, qpos: F64, qvel: F64) -> F64:
+    """Return |qpos - qpos of MuJoCo C| / |qpos of MuJoCo C| of each env after the last step."""
+    model, ends = built.robot.model, []
+    room = measure_contacts(model, built.robot.default_qpos)
+    phase = np.arange(NUM_STATES)[:, None] + np.arange(model.nu)
+    for backend in ("mujoco_cpu", "mujoco_warp"):
+        with physics(backend, built, NUM_STATES, room=room) as made:
+            begin(made, qpos, qvel)
+            for k in range(NUM_STEPS):
+                wave = 0.3 * built.ctrl_scale * np.sin(0.3 * k + phase)
+                step(made, built.model.ctrl_offset + wave)
+            assert made.events(0) == ()
+            ends.append(made.state[:, -1, 1 : 1 + model.nq].astype(np.float64))
+    return np.linalg.norm(ends[1] - ends[0], axis=1) / np.linalg.norm(ends[0], axis=1)
+
+
+@pytest.mark.parametrize("name", ["go1_walk", "g1_walk"])
+def test_twenty_steps_from_reset_states_equal_mujoco_c(name: str) -> None:
+    errors = position_errors(task(name), *reset_states(name))
+    assert errors.max() <= 1e-3, np.sort(errors)[-5:]
+
+
+@pytest.mark.parametrize("name", ["go1_walk", "g1_walk"])
+def test_twenty_steps_from_fallen_states_mostly_equal_mujoco_c(name: str) -> None:
+    errors = position_errors(whole(name), *fallen_states(name))
+    assert np.median(errors) <= 1e-4, np.quantile(errors, [0.25, 0.5, 0.75, 1.0])
+    assert np.mean(errors <= 1e-3) >= 0.7, np.quantile(errors, [0.25, 0.5, 0.75, 1.0])
+
+
+def test_the_recorded_graph_gives_the_bits_of_the_kernels_one_by_one() -> None:
+    built, ends = task("go1_walk"), []
+    for graph in ("on", "off"):
+        with physics("mujoco_warp", built, 3, cuda_graph=graph) as made:
+            begin(made, np.tile(built.robot.default_qpos, (3, 1)), np.zeros((3, 18)))
+            for _ in range(3):
+                step(made, np.tile(built.model.ctrl_offset, (3, 1)))
+            ends.append(made.state.copy())
+            assert ("one graph launch" in made.describe()) == (graph == "on")
+    np.testing.assert_array_equal(*ends)
+
+
+# -- sizes and overflow -------------------------------------------------------------------------
+
+
+def test_sizes_are_measured_with_head_room() -> None:
+    found = sizes("go1_walk")
+    assert 8 <= found.contacts <= 64
+    assert 24 <= found.constraints <= 160
+    pole = task("cartpole").robot
+    assert measure_contacts(pole.model, pole.default_qpos).contacts == 0
+
+
+def test_a_model_without_contacts_steps() -> None:
+    built = task("cartpole")
+    nq = built.robot.model.nq
+    with physics("mujoco_warp", built, 2) as made:
+        begin(made, np.tile(built.robot.default_qpos, (2, 1)), np.zeros((2, nq)))
+        step(made, np.ones((2, 1)))
+        assert np.isfinite(made.state).all()
+        assert not made.failures.any()  # type: ignore[attr-defined]
+
+
+def stand(made: Any, built: Any, *envs: int) -> None:
+    """Let these envs stand on the ground, the others are in the air; step once."""
+    qpos = np.tile(built.robot.default_qpos, (4, 1))
+    qpos[[e for e in range(4) if e not in envs], 2] += 1.0
+    begin(made, qpos, np.zeros((4, 18)))
+    step(made, np.tile(built.model.ctrl_offset, (4, 1)))
+
+
+def test_an_env_with_more_constraints_than_fit_is_named_with_the_key_to_raise() -> None:
+    built = task("go1_walk")
+    room = replace(sizes("go1_walk"), constraints=4)
+    with physics("mujoco_warp", built, 4, room=room) as made:
+        stand(made, built, 2)
+        assert made.failures.tolist() == [0, 0, FROZEN, 0]  # type: ignore[attr-defined]
+        (notice,) = made.events(0)
+        assert "env 2" in notice
+        assert "NEFC" in notice
+        assert "physics.constraints_per_env=4 (the worst env has " in notice
+        assert "raise physics.constraints_per_env to" in notice
+        step(made, np.tile(built.model.ctrl_offset, (4, 1)))
+        assert made.failures[2] == FROZEN  # type: ignore[attr-defined]
+        assert made.events(0) == ()  # said once
+
+
+def test_a_full_pool_of_contacts_is_everybodys_and_names_its_key() -> None:
+    built = task("go1_walk")
+    with physics("mujoco_warp", built, 4, room=ContactSizes(1, 64)) as made:
+        stand(made, built, 0, 1, 2, 3)
+        assert not made.failures.any()  # type: ignore[attr-defined]
+        (notice,) = made.events(0)
+        assert "all 4 envs" in notice
+        assert "physics.contacts_per_env" in notice
+
+
+def test_overflow_can_stop_the_run() -> None:
+    built, room = task("go1_walk"), replace(sizes("go1_walk"), constraints=4)
+    with (
+        physics("mujoco_warp", built, 4, room=room, on_overflow="raise") as made,
+        pytest.raises(PhysicsError, match=r"constraints_per_env.*\(envs 2\)"),
+    ):
+        stand(made, built, 2)
+
+
+# -- bad input ----------------------------------------------------------------------------------
+
+
+def test_a_feature_that_mujoco_warp_lacks_is_named_before_a_step(tmp_path: Path) -> None:
+    file = tmp_path / "robot.xml"
+    file.write_text(
+        '<mujoco><option solver="PGS"/><worldbody><body><joint name="j"/><geom size="0.1"/></body>'
+        '</worldbody><actuator><motor joint="j"/></actuator></mujoco>'
+    )
+    built = replace(task("cartpole"), robot=compile_robot(file))
+    with (
+        pytest.raises(ConfigError, match=r"PGS.*physics\.backend=mujoco_cpu"),
+        physics("mujoco_warp", built, 1, room=ContactSizes(0, 8)),
+    ):
+        pass
+
+
+def test_versions_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from unilab.physics.mujoco_warp import backend
+
+    monkeypatch.setattr(mujoco, "__version__", "4.7.0")
+    with pytest.raises(ConfigError, match=r"does not fit mujoco 4\.7\.0.*mujoco-warp==4\.7"):
+        backend.check_versions()
+
+
+def test_memory_is_estimated_from_the_arrays_of_a_world() -> None:
+    from unilab.physics.mujoco_warp.memory import bytes_per_world
+
+    model, few = task("go1_walk").robot.model, sizes("go1_walk")
+    more = replace(few, constraints=2 * few.constraints)
+    assert 10_000 < bytes_per_world(model, few) < bytes_per_world(model, more) < 2_000_000
+
+
+def test_the_cpu_device_needs_no_gpu_runtime() -> None:
+    with physics("mujoco_warp", task("cartpole"), 1) as made:
+        assert made.device == "cpu"  # type: ignore[attr-defined]
+        assert not torch.cuda.is_initialized()
