@@ -102,8 +102,8 @@ class Collector:
         """Collect one rollout from the recorded states on."""
         pipeline, timers = self.pipeline, self.pipeline.timers
         pipeline.load_state_dict(self.recording.start)
-        set_first(pipeline, self.rollout)
         self.rollout.carry_over()
+        set_first(pipeline, self.rollout)
         torch.set_num_threads(self.plan.acting if self.plan.overlap else self.plan.learner)
         self.physics.reset_ms = 0.0
         timers.take()

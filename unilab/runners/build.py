@@ -58,7 +58,7 @@ def make_pipeline(
                 threads=plan.physics,
                 overlap=plan.overlap,
             )
-    return Pipeline(built, physics, plan, seed=seed, timers=timers)
+    return Pipeline(built, physics, plan, seed=seed, timers=timers, device=device)
 
 
 def choose_backend(config: RunConfig, device: torch.device) -> str:

@@ -128,21 +128,21 @@ def collect(pipeline: Pipeline, act: Callable[[Tensor], ActOutput], rollout: Rol
     Args:
       pipeline: the envs.
       act: the policy, exploring.
-      rollout: row 0 is written at the first call, and is there by `carry_over` afterwards.
+      rollout: its row 0 is there, by `set_first` or `carry_over`.
     """
     groups, timers = range(len(pipeline.groups)), pipeline.timers
     outputs: list[ActOutput | None] = [None] * len(pipeline.groups)
 
-    def start_step(group: int) -> None:
+    def start_step(t: int, group: int) -> None:
+        envs = pipeline.groups[group]
         with timers.span("policy", busy="policy", group=group):
-            obs = torch.from_numpy(pipeline.observe(group)[0]).to(rollout.device)
-            output = act(obs)
-            action = output.action.cpu().numpy()
+            output = act(rollout.obs[t, envs])
+            action = pipeline.actions.fetch(envs, output.action)
         outputs[group] = output
         pipeline.submit(group, action)
 
     for group in groups:
-        start_step(group)
+        start_step(0, group)
     for t in range(rollout.num_steps):
         for group in groups:
             step = pipeline.finish(group)
@@ -151,7 +151,7 @@ def collect(pipeline: Pipeline, act: Callable[[Tensor], ActOutput], rollout: Rol
                 assert output is not None
                 append(rollout, t, _without_bad_actions(output, step), step)
             if t + 1 < rollout.num_steps:
-                start_step(group)
+                start_step(t + 1, group)
 
 
 def set_first(pipeline: Pipeline, rollout: Rollout) -> None:

@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from unilab.errors import PhysicsError
@@ -28,6 +29,7 @@ from unilab.physics.base import Physics, Ticket
 from unilab.runtime.shards import Shards
 from unilab.runtime.threads import ENVS_PER_BLOCK, ThreadPlan
 from unilab.runtime.timers import Timers
+from unilab.runtime.transfer import PINNED, ActionSlots, zeros
 from unilab.tasks.base import BuiltTask
 from unilab_kernels.fuse import ARRAYS, seed_key
 from unilab_kernels.spec import BAD_ACTION, BAD_TERM, FAILURES
@@ -83,10 +85,12 @@ class Pipeline:
       seed: of everything the envs draw.
       rank: of this process; each rank draws its own numbers.
       timers: where times go.
+      device: of the learner; what it reads is pinned where that is a GPU. None is the CPU.
 
     Attributes:
       arrays: the kernels' arrays by name, over all envs.
       shards: what runs them.
+      actions: the way of the policy's actions to the host.
     """
 
     def __init__(
@@ -98,12 +102,15 @@ class Pipeline:
         seed: int,
         rank: int = 0,
         timers: Timers | None = None,
+        device: torch.device | None = None,
     ) -> None:
+        self._pinned = device is not None and device.type == "cuda"
         self.built, self.physics, self.plan = built, physics, plan
         self.seed, self.rank = seed, rank
         self.num_envs = len(physics.state)
         self.groups = physics.groups
         self.timers = timers or Timers()
+        self.actions = ActionSlots(device or torch.device("cpu"), self.num_envs, self.num_actions)
         self.arrays = self._make_arrays(seed, rank)
         self._ordered = tuple(self.arrays[name] for name in ARRAYS)
         self._kernels = built.kernel.load()
@@ -367,8 +374,13 @@ class Pipeline:
             "push_out": (n, model.nv),
         }
         dtypes = {"f32": np.float32, "f64": np.float64, "u8": np.uint8, "i32": np.int32}
+
+        def make(name: str, dtype: str) -> NDArray[Any]:
+            pinned = self._pinned and name in PINNED
+            return zeros(shapes.get(name, (n,)), dtypes[dtype], pinned=pinned)
+
         return {
-            name: given[name] if name in given else np.zeros(shapes.get(name, (n,)), dtypes[dtype])
+            name: given[name] if name in given else make(name, dtype)
             for name, (_, dtype, _) in ARRAYS.items()
         }
 
