@@ -80,6 +80,19 @@ INTERNAL = {
         "unilab.learners",
         "unilab.runners",
     ),
+    "unilab.selfcheck": (
+        "unilab.config",
+        "unilab.errors",
+        "unilab.bench.machine",
+        "unilab.bench.results",
+        # It runs every part by itself, and the collector as a runner does.
+        "unilab.physics",
+        "unilab.tasks",
+        "unilab.runtime",
+        "unilab.buffers",
+        "unilab.learners",
+        "unilab.runners",
+    ),
     "unilab.video": ("unilab.config", "unilab.errors", "unilab.gl"),
     "unilab.gl": (),
 }

@@ -8,8 +8,9 @@ import mujoco
 import numpy as np
 import pytest
 
-from tests.physics.backends import BACKENDS, F64, begin, physics, reduced, step, task
+from tests.physics.backends import BACKENDS, F64, begin, physics, reduced, task
 from unilab.errors import PhysicsError
+from unilab.selfcheck.parity import step
 
 TOLERANCE = {"mujoco_cpu": 1e-12, "mujoco_warp": 2e-3}
 REST = np.zeros((1, 1, 12))

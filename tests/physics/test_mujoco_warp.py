@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,87 +11,31 @@ import numpy as np
 import pytest
 import torch
 
-from tests.physics.backends import F64, begin, physics, sizes, step, task
+from tests.physics.backends import begin, physics, task
 from unilab.errors import ConfigError, PhysicsError
 from unilab.physics.base import FROZEN
-from unilab.physics.contact_sizes import ContactSizes, measure_contacts, random_pose
+from unilab.physics.contact_sizes import ContactSizes, measure_contacts
 from unilab.physics.model import compile_robot
-from unilab.runners.build import make_pipeline
-from unilab.runtime.threads import ThreadPlan
-from unilab.tasks.base import BuiltTask
+from unilab.selfcheck import parity
+from unilab.selfcheck.checks import CHECKS
+from unilab.selfcheck.parity import step
 
-NUM_STATES, NUM_STEPS = 50, 20
-PLAN = ThreadPlan(1, 1, 1, 1, 1, False, 1)
-
-
-def reset_states(name: str) -> tuple[F64, F64]:
-    """States that the task's own resets draw."""
-    pipeline = make_pipeline(task(name), PLAN, seed=3, num_envs=NUM_STATES)
-    try:
-        pipeline.reset(random_start=False)
-        return pipeline.qpos().copy(), pipeline.qvel().copy()
-    finally:
-        pipeline.close()
+CPU = torch.device("cpu")
 
 
-@cache
-def whole(name: str) -> BuiltTask:
-    """The task with every part of its robot colliding: what falls lies on the ground."""
-    built = task(name)
-    robot = compile_robot(
-        built.robot.path,
-        sensors=built.task.sensors,
-        timestep_s=built.config.physics.timestep_s,
-        collision_geoms=("*_collision",),
-        contact=built.task.contact,
-    )
-    return replace(built, robot=robot)
-
-
-def fallen_states(name: str) -> tuple[F64, F64]:
-    """Dropped in any attitude, joints anywhere, one second ago."""
-    built, random = whole(name), np.random.default_rng(4)
-    model = built.robot.model
-    qpos, qvel, data = [], [], mujoco.MjData(model)
-    for _ in range(NUM_STATES):
-        mujoco.mj_resetData(model, data)
-        data.qpos[:] = random_pose(model, built.robot.default_qpos, random)
-        data.qpos[2] += 0.3
-        data.ctrl[:] = built.model.ctrl_offset
-        for _ in range(round(1.0 / model.opt.timestep)):
-            mujoco.mj_step(model, data)
-        qpos.append(data.qpos.copy())
-        qvel.append(data.qvel.copy())
-    return np.array(qpos), np.array(qvel)
-
-
-def position_errors(built: BuiltTask, qpos: F64, qvel: F64) -> F64:
-    """Return |qpos - qpos of MuJoCo C| / |qpos of MuJoCo C| of each env after the last step."""
-    model, ends = built.robot.model, []
-    room = measure_contacts(model, built.robot.default_qpos)
-    phase = np.arange(NUM_STATES)[:, None] + np.arange(model.nu)
-    for backend in ("mujoco_cpu", "mujoco_warp"):
-        with physics(backend, built, NUM_STATES, room=room) as made:
-            begin(made, qpos, qvel)
-            for k in range(NUM_STEPS):
-                wave = 0.3 * built.ctrl_scale * np.sin(0.3 * k + phase)
-                step(made, built.model.ctrl_offset + wave)
-            assert made.events(0) == ()
-            ends.append(made.state[:, -1, 1 : 1 + model.nq].astype(np.float64))
-    return np.linalg.norm(ends[1] - ends[0], axis=1) / np.linalg.norm(ends[0], axis=1)
-
-
+@pytest.mark.parametrize("check", CHECKS, ids=str)
 @pytest.mark.parametrize("name", ["go1_walk", "g1_walk"])
-def test_twenty_steps_from_reset_states_equal_mujoco_c(name: str) -> None:
-    errors = position_errors(task(name), *reset_states(name))
-    assert errors.max() <= 1e-3, np.sort(errors)[-5:]
+def test_what_selfcheck_checks_holds_on_warps_cpu_device(name: str, check: str) -> None:
+    """Among them: 20 control steps from 50 reset states and from 50 fallen ones as MuJoCo C."""
+    found = CHECKS[check](task(name, "physics.backend=mujoco_warp", "device=cpu"), CPU)
+    assert found.outcome != "failed", found.detail
+    assert found.outcome == "passed" or "CUDA" in found.detail
 
 
-@pytest.mark.parametrize("name", ["go1_walk", "g1_walk"])
-def test_twenty_steps_from_fallen_states_mostly_equal_mujoco_c(name: str) -> None:
-    errors = position_errors(whole(name), *fallen_states(name))
-    assert np.median(errors) <= 1e-4, np.quantile(errors, [0.25, 0.5, 0.75, 1.0])
-    assert np.mean(errors <= 1e-3) >= 0.7, np.quantile(errors, [0.25, 0.5, 0.75, 1.0])
+def test_a_state_that_is_off_by_a_permille_is_told_apart() -> None:
+    wanted = np.ones((3, 4))
+    found = np.stack([wanted[0], 1.001 * wanted[0], np.full(4, np.nan)])
+    np.testing.assert_allclose(parity.relative_errors(found, wanted), [0.0, 1e-3, np.inf])
 
 
 def test_the_recorded_graph_gives_the_bits_of_the_kernels_one_by_one() -> None:
@@ -111,7 +54,7 @@ def test_the_recorded_graph_gives_the_bits_of_the_kernels_one_by_one() -> None:
 
 
 def test_sizes_are_measured_with_head_room() -> None:
-    found = sizes("go1_walk")
+    found = parity.room(task("go1_walk"))
     assert 8 <= found.contacts <= 64
     assert 24 <= found.constraints <= 160
     pole = task("cartpole").robot
@@ -138,8 +81,8 @@ def stand(made: Any, built: Any, *envs: int) -> None:
 
 def test_an_env_with_more_constraints_than_fit_is_named_with_the_key_to_raise() -> None:
     built = task("go1_walk")
-    room = replace(sizes("go1_walk"), constraints=4)
-    with physics("mujoco_warp", built, 4, room=room) as made:
+    sizes = replace(parity.room(task("go1_walk")), constraints=4)
+    with physics("mujoco_warp", built, 4, sizes=sizes) as made:
         stand(made, built, 2)
         assert made.failures.tolist() == [0, 0, FROZEN, 0]  # type: ignore[attr-defined]
         (notice,) = made.events(0)
@@ -154,7 +97,7 @@ def test_an_env_with_more_constraints_than_fit_is_named_with_the_key_to_raise() 
 
 def test_a_full_pool_of_contacts_is_everybodys_and_names_its_key() -> None:
     built = task("go1_walk")
-    with physics("mujoco_warp", built, 4, room=ContactSizes(1, 64)) as made:
+    with physics("mujoco_warp", built, 4, sizes=ContactSizes(1, 64)) as made:
         stand(made, built, 0, 1, 2, 3)
         assert not made.failures.any()  # type: ignore[attr-defined]
         (notice,) = made.events(0)
@@ -163,9 +106,9 @@ def test_a_full_pool_of_contacts_is_everybodys_and_names_its_key() -> None:
 
 
 def test_overflow_can_stop_the_run() -> None:
-    built, room = task("go1_walk"), replace(sizes("go1_walk"), constraints=4)
+    built, sizes = task("go1_walk"), replace(parity.room(task("go1_walk")), constraints=4)
     with (
-        physics("mujoco_warp", built, 4, room=room, on_overflow="raise") as made,
+        physics("mujoco_warp", built, 4, sizes=sizes, on_overflow="raise") as made,
         pytest.raises(PhysicsError, match=r"constraints_per_env.*\(envs 2\)"),
     ):
         stand(made, built, 2)
@@ -183,7 +126,7 @@ def test_a_feature_that_mujoco_warp_lacks_is_named_before_a_step(tmp_path: Path)
     built = replace(task("cartpole"), robot=compile_robot(file))
     with (
         pytest.raises(ConfigError, match=r"PGS.*physics\.backend=mujoco_cpu"),
-        physics("mujoco_warp", built, 1, room=ContactSizes(0, 8)),
+        physics("mujoco_warp", built, 1, sizes=ContactSizes(0, 8)),
     ):
         pass
 
@@ -199,7 +142,7 @@ def test_versions_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -
 def test_memory_is_estimated_from_the_arrays_of_a_world() -> None:
     from unilab.physics.mujoco_warp.memory import bytes_per_world
 
-    model, few = task("go1_walk").robot.model, sizes("go1_walk")
+    model, few = task("go1_walk").robot.model, parity.room(task("go1_walk"))
     more = replace(few, constraints=2 * few.constraints)
     assert 10_000 < bytes_per_world(model, few) < bytes_per_world(model, more) < 2_000_000
 

@@ -221,3 +221,56 @@ def bench_command(
         output=output,
         command=["unilab", *sys.argv[1:]],
     )
+
+
+@app.command(name="selfcheck")
+@exits
+def selfcheck_command(
+    gpu: Annotated[
+        bool,
+        typer.Option("--gpu", help="On the CUDA GPU. Without: Warp's CPU device, few envs."),
+    ] = False,
+    checks_only: Annotated[
+        bool, typer.Option("--checks-only", help="Leave the table of rates out.")
+    ] = False,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", metavar="TASK", help="Default: go1_walk and g1_walk."),
+    ] = None,
+    num_envs: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--num-envs", metavar="N", min=1, help="Sizes of the table. GPU: 2048, 4096, 8192."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="Where the JSON goes, as with bench."),
+    ] = None,
+) -> int:
+    """Check mujoco-warp on this machine against MuJoCo C, and measure what a run would reach.
+
+    \b
+    Examples:
+      unilab selfcheck --gpu
+      unilab selfcheck --checks-only --task go1_walk
+
+    First correctness: the same states as MuJoCo C, graph as eager, resets, overflow, no waiting of
+    the host for the GPU, overlap on as off. Then a table: physics alone, the collector, exposed and
+    busy times, bytes between host and device, buffer and learner. Exit code 1 if a check fails.
+    """
+    from unilab.config.schema import RuntimeConfig
+    from unilab.runtime.threads import prepare_environment
+
+    prepare_environment(RuntimeConfig())
+    on_interrupt(interrupt)
+    from unilab.selfcheck.command import TASKS, selfcheck
+
+    return selfcheck(
+        gpu=gpu,
+        tasks=task or TASKS,
+        sizes=num_envs,
+        checks_only=checks_only,
+        output=output,
+        command=["unilab", *sys.argv[1:]],
+    )

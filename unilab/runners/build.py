@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from importlib.util import find_spec
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import psutil
@@ -47,7 +48,9 @@ def make_pipeline(
     count = built.config.physics.num_envs if num_envs is None else num_envs
     device = choose_device(built.config.device)
     if choose_backend(built.config, device) == "mujoco_warp":
-        physics: Physics = _make_warp(built, plan, device, count)
+        physics: Physics = make_warp(
+            built, cut_groups(count, plan.groups), device, count, overlap=plan.overlap
+        )
     else:
         with children_named(MUJOCO_POOL):
             physics = MujocoCpu(
@@ -92,35 +95,65 @@ def physics_place(config: RunConfig, device: torch.device) -> PhysicsPlace:
     return "gpu" if device.type == "cuda" else "one_cpu_thread"
 
 
-def _make_warp(built: BuiltTask, plan: ThreadPlan, device: torch.device, count: int) -> Physics:
+def make_warp(
+    built: BuiltTask,
+    groups: tuple[slice, ...],
+    device: torch.device,
+    num_envs: int,
+    *,
+    overlap: bool = False,
+    **options: Any,
+) -> Physics:
+    """Build mujoco-warp physics of a task.
+
+    Args:
+      built: the task; sizes, graph and overflow are as its config says.
+      groups: env range of each group.
+      device: "cpu" or "cuda".
+      num_envs: N.
+      overlap: see `MujocoWarp`.
+      options: of `MujocoWarp`, in place of the config's.
+
+    Raises:
+      ConfigError: see `MujocoWarp`; a size that would switch contacts off.
+    """
     from unilab.physics.mujoco_warp import MujocoWarp  # imports Warp
 
     robot, settings = built.robot, built.config.physics
-    measured = measure_contacts(robot.model, robot.default_qpos)
+    takes_max = np.zeros(robot.model.nsensordata, bool)
+    for sensor in robot.sensors.values():
+        takes_max[sensor.start : sensor.stop] = sensor.reduce != "last"
+    values = {
+        "sizes": options.get("sizes") or _contact_sizes(built),
+        "cuda_graph": settings.cuda_graph,
+        "on_overflow": settings.on_overflow,
+        "kernel_cache": cache_dir().parent / "warp",
+    }
+    return MujocoWarp(
+        robot.model,
+        num_envs=num_envs,
+        groups=groups,
+        substeps=settings.substeps,
+        takes_max=takes_max,
+        device=device,
+        overlap=overlap,
+        **{**values, **options},
+    )
+
+
+def _contact_sizes(built: BuiltTask) -> ContactSizes:
+    """Return the sizes of the config, measured where they are auto."""
+    settings = built.config.physics
+    measured = measure_contacts(built.robot.model, built.robot.default_qpos)
     contacts, constraints = settings.contacts_per_env, settings.constraints_per_env
     if contacts == 0 and measured.contacts:
         raise ConfigError(
             "physics.contacts_per_env=0 would let this robot fall through the floor: it has up to "
             f"{measured.contacts} contacts; give that many, or auto"
         )
-    takes_max = np.zeros(robot.model.nsensordata, bool)
-    for sensor in robot.sensors.values():
-        takes_max[sensor.start : sensor.stop] = sensor.reduce != "last"
-    return MujocoWarp(
-        robot.model,
-        num_envs=count,
-        groups=cut_groups(count, plan.groups),
-        substeps=settings.substeps,
-        takes_max=takes_max,
-        sizes=ContactSizes(
-            measured.contacts if contacts == "auto" else contacts,
-            measured.constraints if constraints == "auto" else constraints,
-        ),
-        device=device,
-        overlap=plan.overlap,
-        cuda_graph=settings.cuda_graph,
-        on_overflow=settings.on_overflow,
-        kernel_cache=cache_dir().parent / "warp",
+    return ContactSizes(
+        measured.contacts if contacts == "auto" else contacts,
+        measured.constraints if constraints == "auto" else constraints,
     )
 
 

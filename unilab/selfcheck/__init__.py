@@ -1,0 +1,1 @@
+"""`unilab selfcheck`: is what this machine computes right, and how fast is it."""
