@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from unilab.physics.variants import Variants
+
 F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
@@ -54,11 +56,13 @@ class Physics(Protocol):
       state: (N, T, nstate) f64, what the kernels read; a group's rows change between its submit
         and its wait.
       sensors: (N, T, S) f64, likewise.
+      variants: what envs may differ in; None: all are of one model.
     """
 
     groups: tuple[slice, ...]
     state: F64
     sensors: F64
+    variants: Variants | None
 
     def submit(self, group: int, ctrl: F64) -> Ticket:
         """Start one control step of a group with ctrl (Ng, T, A)."""
@@ -68,6 +72,12 @@ class Physics(Protocol):
 
     def write_state(self, env_ids: I32, qpos: F64 | None, qvel: F64 | None) -> None:
         """Set rows (n, nq) and (n, nv). With qpos given, everything else is as in a new episode."""
+
+    def set_variants(self, env_ids: I32, variant_ids: I32) -> None:
+        """Make envs (n,) be of these rows of `variants` from their next step or reset on.
+
+        None of them is in a step in flight. At the start every env is of variant 0.
+        """
 
     def reset_sensors(self, env_ids: I32, ctrl: F64) -> None:
         """Fill the state and sensor rows of envs just written, without stepping them.

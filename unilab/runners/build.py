@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +15,7 @@ from unilab.errors import ConfigError
 from unilab.learners.base import Learner, LearnerSpec, Mirror, Symmetry
 from unilab.learners.ppo import PPO
 from unilab.physics.mujoco_cpu import MujocoCpu
+from unilab.physics.randomize import make_variants
 from unilab.runtime.pipeline import Pipeline, cut_groups
 from unilab.runtime.thread_names import KERNEL_POOL, MUJOCO_POOL, children_named
 from unilab.runtime.threads import ThreadPlan
@@ -40,6 +42,7 @@ def make_pipeline(
       timers: where times go.
     """
     count = built.config.physics.num_envs if num_envs is None else num_envs
+    variants = make_variants(built.robot.model, built.config.randomization, seed=seed)
     with children_named(MUJOCO_POOL):
         physics = MujocoCpu(
             built.robot.model,
@@ -48,6 +51,7 @@ def make_pipeline(
             substeps=built.config.physics.substeps,
             threads=plan.physics,
             overlap=plan.overlap,
+            variants=variants,
         )
     return Pipeline(built, physics, plan, seed=seed, timers=timers)
 
@@ -122,6 +126,9 @@ def check_memory(built: BuiltTask) -> None:
         ),
         f"evaluation.episodes={config.evaluation.episodes}": config.evaluation.episodes * env,
         "learners.ppo.actor_hidden and critic_hidden": 16 * weights,
+        "randomization.startup_variants * reset_variants": (
+            math.prod(config.randomization.num_variants) * int(model.nbuffer)
+        ),
     }
     free = psutil.virtual_memory().available
     for what, size in needed.items():
