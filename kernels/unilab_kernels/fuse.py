@@ -332,7 +332,8 @@ class _Assembler:
         draws: list[str] = []
         if (bias := hardware.encoder_bias) is not None:
             low, high = (params.add("encoder_bias", v) for v in (bias.low, bias.high))
-            assert isinstance(low, Row) and isinstance(high, Row)
+            assert isinstance(low, Row)
+            assert isinstance(high, Row)
             draws += hw.draw_bias(bias, slices["encoder_bias"], low, high)
         for name in ("action_delay", "observation_delay"):
             if (delay := getattr(hardware, name)) is not None:

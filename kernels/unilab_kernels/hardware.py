@@ -123,7 +123,8 @@ def show_late(delay: int, history: slice, slots: int, parts: Sequence[Columns]) 
     lines = [
         "# observations.actor: some come late",
         f"newest = {history.start} + step % {slots} * {size}",
-        f"shown = {history.start} + (step + {slots} - i64(fields_io[i, {delay}])) % {slots} * {size}",
+        f"then = step + {slots} - i64(fields_io[i, {delay}])",
+        f"shown = {history.start} + then % {slots} * {size}",
     ]
     for part in parts:
         lines += [

@@ -212,12 +212,12 @@ def _check_scale(values: Callable[[Any, I32], F64]) -> Callable[[Any, Any, I32, 
 
 
 def _check_com(model: Any, _entry: BodyCom, ids: I32, where: str) -> None:
-    """MuJoCo lays out a body's inertia matrix as diagonal where its frame allows, at compilation."""
+    """Where a body's frame allows, MuJoCo compiles its inertia matrix as diagonal, for good."""
     simple = [int(i) for i in ids if model.body_simple[i]]
     if simple:
         raise ConfigError(
-            f"{where}.bodies: the inertia of body '{name_of(model, 'body', simple[0])}' is compiled "
-            "as diagonal, so its centre of mass cannot be moved; give it an <inertial> that is off "
+            f"{where}.bodies: the inertia of body '{name_of(model, 'body', simple[0])}' is "
+            "compiled as diagonal, so its centre of mass cannot be moved; give it an <inertial> that is off "
             f"its origin, or take it out of {where}.bodies"
         )
 

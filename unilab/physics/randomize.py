@@ -1,8 +1,8 @@
 """Makes variants of a compiled model by the `randomization` block of the config.
 
 Each is a copy of the nominal model in which some arrays are changed; MuJoCo then recomputes what
-it derives from them (`mj_setConst`). Nothing is recompiled and nothing is drawn twice: a factor is
-always on the nominal. What can go wrong is found from the ends of the ranges, before the first draw.
+it derives from them (`mj_setConst`). Nothing is recompiled, and a factor is always on the nominal.
+What can go wrong is found from the ends of the ranges, before the first draw.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import mujoco
 import numpy as np
 
 from unilab.config.randomization import Entry, ModelEntry, RandomizationConfig
-from unilab.errors import ConfigError
 from unilab.physics.base import F64, I32
 from unilab.physics.model_fields import FIELDS
 from unilab.physics.variants import Variants, changed_fields
