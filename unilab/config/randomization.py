@@ -8,7 +8,7 @@ the observation terms.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, Strict, field_validator, model_validator
 
@@ -19,29 +19,29 @@ MOST_VARIANTS = 65536
 AUTO_ONE_MODE, AUTO_EACH_MODE = 64, 8  # variants
 
 
-def _ordered(value: tuple[float, float]) -> tuple[float, float]:
-    if value[0] > value[1]:
+def _ordered(value: tuple[float, ...]) -> tuple[float, ...]:
+    if len(value) != 2 or value[0] > value[1]:
         raise ValueError(f"got {list(value)}; valid: [low, high] with low <= high")
     return value
 
 
-def _above_zero(value: tuple[float, float]) -> tuple[float, float]:
+def _above_zero(value: tuple[float, ...]) -> tuple[float, ...]:
     if not value[0] > 0:
         raise ValueError(f"got {list(value)}; valid: [low, high] with low above 0")
     return value
 
 
-def _not_below_zero(value: tuple[float, float]) -> tuple[float, float]:
+def _not_below_zero(value: tuple[float, ...]) -> tuple[float, ...]:
     if value[0] < 0:
         raise ValueError(f"got {list(value)}; valid: [low, high] with low of 0 or more")
     return value
 
 
-Interval = Annotated[tuple[float, float], Strict(False), AfterValidator(_ordered)]
+Interval = Annotated[tuple[float, ...], Strict(False), AfterValidator(_ordered)]
 Factor = Annotated[Interval, AfterValidator(_above_zero)]
 Positive = Annotated[Interval, AfterValidator(_not_below_zero)]
 _Count = Annotated[int, Field(ge=0, le=LARGEST_DELAY)]
-Counts = Annotated[tuple[_Count, _Count], Strict(False), AfterValidator(_ordered)]
+Counts = Annotated[tuple[_Count, ...], Strict(False), AfterValidator(_ordered)]
 Patterns = Annotated[tuple[str, ...], Strict(False), Field(min_length=1)]
 Mode = Literal["startup", "reset"]
 Distribution = Literal["uniform", "log_uniform"]
@@ -50,26 +50,26 @@ _MODE = "startup = an env keeps its draw for the whole run; reset = a new draw f
 
 
 def _mode() -> Mode:
-    return Field(default="startup", description=_MODE)  # type: ignore[no-any-return]
+    return Field(default="startup", description=_MODE)
 
 
 def _select(what: str) -> tuple[str, ...]:
     text = f"Names or shell patterns of the {what}."
-    return Field(default=("*",), description=text)  # type: ignore[no-any-return]
+    return Field(default=("*",), description=text)
 
 
-def _range(text: str) -> None:
-    return Field(default=None, description=f"{text} [low, high]; null = off.")  # type: ignore[no-any-return]
+def _range(text: str) -> Any:
+    return Field(default=None, description=f"{text} [low, high]; null = off.")
 
 
 def _distribution() -> Distribution:
     text = "Distribution of factors and absolute values; what is added is uniform."
-    return Field(default="uniform", description=text)  # type: ignore[no-any-return]
+    return Field(default="uniform", description=text)
 
 
 def _together() -> bool:
     text = "Draw once for all that are selected, in place of once each."
-    return Field(default=False, description=text)  # type: ignore[no-any-return]
+    return Field(default=False, description=text)
 
 
 class Entry(Section):

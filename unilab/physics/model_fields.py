@@ -217,8 +217,8 @@ def _check_com(model: Any, _entry: BodyCom, ids: I32, where: str) -> None:
     if simple:
         raise ConfigError(
             f"{where}.bodies: the inertia of body '{name_of(model, 'body', simple[0])}' is "
-            "compiled as diagonal, so its centre of mass cannot be moved; give it an <inertial> that is off "
-            f"its origin, or take it out of {where}.bodies"
+            "compiled as diagonal, so its centre of mass cannot be moved; give it an <inertial> "
+            f"that is off its origin, or take it out of {where}.bodies"
         )
 
 

@@ -238,7 +238,7 @@ class MujocoCpu:
         ):
             self._models[group][env - self.groups[group].start] = self.variants.models[variant]
 
-    def _models_of(self, env_ids: I32) -> list[Any] | None:
+    def models_of(self, env_ids: I32) -> list[Any] | None:
         """The model of each env; None where all are of the one."""
         if self.variants is None:
             return None
@@ -258,7 +258,7 @@ class MujocoCpu:
         if not len(env_ids):
             return
         rows = self.rows[env_ids]
-        self.sensors[env_ids] = self._reset_sensors.compute(rows, ctrl, self._models_of(env_ids))
+        self.sensors[env_ids] = self._reset_sensors.compute(rows, ctrl, self.models_of(env_ids))
         self.state[env_ids] = rows[:, None]
 
     def snapshot(self) -> Mapping[str, Any]:

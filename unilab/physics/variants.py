@@ -42,7 +42,7 @@ class Variants:
         """
         num_startup = len(self.models) // self.num_reset
         reset = (draws % np.uint64(self.num_reset)).astype(np.int32)
-        return (env_ids % num_startup) * self.num_reset + reset  # type: ignore[no-any-return]
+        return (env_ids % num_startup) * self.num_reset + reset
 
     def stacked(self, field: str) -> NDArray[Any]:
         """Return a field of all variants, (V, ...), in the dtype of the model."""

@@ -69,14 +69,15 @@ def _encoder_bias(
     return EncoderBias(low, high, entry.mode == "reset")
 
 
-def _delay(entry: Entry, steps: tuple[int, int], key: str, chosen: tuple[str, ...] = ()) -> Delay:
+def _delay(entry: Entry, steps: tuple[int, ...], key: str, chosen: tuple[str, ...] = ()) -> Delay:
     if steps[1] == 0:
         name = "observation_delay" if chosen else "action_delay"
         raise ConfigError(
             f"randomization.{name}.{key}: [0, 0] has no effect; take it out (null), or give a "
             "high of 1 or more"
         )
-    return Delay(*steps, entry.mode == "reset", chosen)
+    low, high = steps
+    return Delay(low, high, entry.mode == "reset", chosen)
 
 
 def _matching(
