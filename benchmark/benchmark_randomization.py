@@ -20,13 +20,8 @@ from common import RESULTS, fresh_processes, machine, show, spread, write_result
 
 STEPS, WARM_UP = 12, 60  # control steps of a pass; before the states are taken
 NARROW = "[0.97, 1.03]"
-MODEL = tuple(
-    f"randomization.{entry}={NARROW}"
-    for entry in ("body_mass.scale", "joint_armature.scale", "gravity.scale")
-)
-RESET = tuple(
-    f"randomization.{name}.mode=reset" for name in ("body_mass", "joint_armature", "gravity")
-)
+MODEL = tuple(f"randomization.{entry}={NARROW}" for entry in ("body_mass.scale", "gravity.scale"))
+RESET = ("randomization.body_mass.mode=reset", "randomization.gravity.mode=reset")
 HARDWARE = (
     "randomization.encoder_bias.add_rad=[-0.01, 0.01]",
     "randomization.encoder_bias.mode=reset",

@@ -124,7 +124,9 @@ class _Assembler:
         critic, critic_layout = self._observations(
             spec.critic, "observations.critic", "critic_obs_out", plain
         )
-        draws, fills, shows = self._hardware(actor_layout)
+        draws, fills, shows = hw.hardware_lines(
+            spec.hardware, actor_layout, self.binder.params, self.slices, self.carried
+        )
         load = self._load()
         observe = [*actor, *critic]
         log_names = (
@@ -323,32 +325,6 @@ class _Assembler:
         assert term is not None
         biased = self.measured is not None and "joint_pos" in term.arguments
         return not (self.spec.actor[name] or biased or (late is not None and name in late.terms))
-
-    def _hardware(
-        self, layout: tuple[ObservationSlice, ...]
-    ) -> tuple[list[str], list[str], list[str]]:
-        """Return what draws delays and biases, what fills the history, and what shows it late."""
-        hardware, params, slices = self.spec.hardware, self.binder.params, self.slices
-        draws: list[str] = []
-        if (bias := hardware.encoder_bias) is not None:
-            low, high = (params.add("encoder_bias", v) for v in (bias.low, bias.high))
-            assert isinstance(low, Row)
-            assert isinstance(high, Row)
-            draws += hw.draw_bias(bias, slices["encoder_bias"], low, high)
-        for name in ("action_delay", "observation_delay"):
-            if (delay := getattr(hardware, name)) is not None:
-                numbers = (params.add(name, v) for v in (delay.low, delay.high - delay.low + 1))
-                low_text, count = (ast.unparse(number.load()) for number in numbers)
-                draws += hw.draw_delay(name, delay, slices[name].start, low_text, count)
-        if (late := hardware.observation_delay) is None:
-            return draws, [], []
-        parts, slots = hw.late_columns(layout, late.terms), late.high + 1
-        start, size = max(s.stop for s in slices.values()), sum(p.stop - p.start for p in parts)
-        history = slice(start, start + slots * size)
-        slices["observation_history"] = history
-        self.carried["observation_history"] = CarriedField(slots * size, reset=None)
-        shows = hw.show_late(slices["observation_delay"].start, history, slots, parts)
-        return draws, hw.fill_history(history, slots, parts), shows
 
     def _noise(
         self, where: str, array: str, start: int, stop: int, noise: float, scale: float

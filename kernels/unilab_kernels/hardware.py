@@ -6,10 +6,12 @@ anew for every episode, and kept in carried fields; where a task has none, its k
 
 from __future__ import annotations
 
+import ast
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from .bind import FlatArray
 from .operands import Row
 from .spec import CarriedField, Delay, EncoderBias, Hardware, ObservationSlice
 
@@ -46,6 +48,43 @@ def num_older_actions(hardware: Hardware) -> int:
     """Return how many actions beyond `action` and `prev_action` can still be on their way."""
     assert hardware.action_delay is not None
     return max(0, -(-hardware.action_delay.high // hardware.substeps) - 1)
+
+
+def hardware_lines(
+    hardware: Hardware,
+    layout: Sequence[ObservationSlice],
+    params: FlatArray,
+    slices: dict[str, slice],
+    carried: dict[str, CarriedField],
+) -> tuple[list[str], list[str], list[str]]:
+    """Return what draws biases and delays, what fills the history, and what shows it late.
+
+    Args:
+      hardware: of the task.
+      layout: of the actor's observation.
+      params: run-time numbers; the ends of the ranges are added.
+      slices, carried: the carried fields; the history is added.
+    """
+    draws: list[str] = []
+    if (bias := hardware.encoder_bias) is not None:
+        low, high = (params.add("encoder_bias", values) for values in (bias.low, bias.high))
+        assert isinstance(low, Row)
+        assert isinstance(high, Row)
+        draws += draw_bias(bias, slices["encoder_bias"], low, high)
+    for name in ("action_delay", "observation_delay"):
+        if (delay := getattr(hardware, name)) is not None:
+            numbers = (params.add(name, v) for v in (delay.low, delay.high - delay.low + 1))
+            first, count = (ast.unparse(number.load()) for number in numbers)
+            draws += draw_delay(name, delay, slices[name].start, first, count)
+    if (late := hardware.observation_delay) is None:
+        return draws, [], []
+    parts, slots = late_columns(layout, late.terms), late.high + 1
+    start, size = max(s.stop for s in slices.values()), sum(p.stop - p.start for p in parts)
+    history = slice(start, start + slots * size)
+    slices["observation_history"] = history
+    carried["observation_history"] = CarriedField(slots * size, reset=None)
+    shows = show_late(slices["observation_delay"].start, history, slots, parts)
+    return draws, fill_history(history, slots, parts), shows
 
 
 def draw_bias(bias: EncoderBias, field: slice, low: Row, high: Row) -> list[str]:

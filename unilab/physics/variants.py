@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from unilab.errors import ConfigError
 
+# Where a camera or a light that follows a body stands, and a figure of the viewer.
+NOT_PHYSICS = frozenset({"cam_poscom0", "light_poscom0", "stat.meanmass"})
+
 
 @dataclass(frozen=True)
 class Variants:
@@ -52,7 +55,8 @@ class Variants:
         """Refuse what a backend cannot have different from env to env.
 
         Args:
-          supported: the fields it can.
+          supported: the fields it can, or does not need; those for the eye need not be among
+            them.
           backend: its name, for the error.
 
         Raises:
@@ -61,7 +65,7 @@ class Variants:
         bad = {
             entry: missing
             for entry, fields in self.entries.items()
-            if (missing := [name for name in fields if name not in supported])
+            if (missing := [name for name in fields if name not in {*supported, *NOT_PHYSICS}])
         }
         if bad:
             named = "; ".join(f"randomization.{e} ({', '.join(m)})" for e, m in bad.items())
