@@ -73,7 +73,16 @@ TRAIN = [
     ("learner=pppo", ("pppo", "ppo")),
     ("evaluation.thresholds.survived=1", ("survived_fraction",)),
     ("learners.ppo.mirror_coef=1.0", ("mirror_coef", "mirror_loss")),
+    ("randomization.body_mass.bodies=[pol] randomization.body_mass.scale=[0.9,1.1]",
+     ("randomization.body_mass.bodies", "did you mean 'pole'")),
+    ("randomization.body_mass.add_kg=[-9,9]", ("randomization.body_mass", "'cart'", "above 0")),
+    ("randomization.body_mass.scale=[0.9,1.1] randomization.body_mass.mode=interval",
+     ("randomization.body_mass.mode", "interval", "startup | reset")),
+    ("randomization.encoder_bias.add_rad=[0,1]", ("randomization.encoder_bias", "joint_pos")),
     # sizes
+    ("randomization.gravity.scale=[0.9,1.1] randomization.gravity.mode=reset "
+     "randomization.reset_variants=65536 randomization.body_mass.scale=[0.9,1.1] "
+     "randomization.startup_variants=65536", ("randomization.", "GiB", "lower")),
     ("physics.num_envs=0", ("physics.num_envs", "0", ">= 1")),
     ("physics.num_envs=-4", ("physics.num_envs", "-4")),
     ("physics.num_envs=1.5", ("physics.num_envs", "1.5")),

@@ -96,3 +96,24 @@ def test_term_of_the_readme_fuses_into_a_task(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert re.search(r"-1\s+stay_low\s+limit_m=0.4", done.stdout)
+
+
+def test_the_block_of_the_randomization_page_trains(tmp_path: Path) -> None:
+    (block,) = blocks(ROOT / "docs" / "randomization.md", "yaml")
+    (tmp_path / "shaky.py").write_text("from unilab.tasks.go1_walk import TASK as TASK\n")
+    config = (ROOT / "configs/go1_walk.yaml").read_text()
+    (tmp_path / "shaky.yaml").write_text(config + block)
+    for words in (
+        ["explain", "shaky.py"],
+        ["train", "shaky.py", *TINY_TRAIN, "train.iterations=2"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "unilab.cli", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        if words[0] == "explain":
+            assert re.search(r"action_delay +reset +substeps=\[0, 2\]", done.stdout)
+            assert "8 startup draws x 8 reset draws" in done.stdout

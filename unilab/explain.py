@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from unilab.config import LoadedConfig, TermConfig, all_keys
 from unilab.config.base import to_plain
 from unilab.config.layers import leaves
+from unilab.config.randomization import RandomizationConfig
 from unilab.physics.model import format_actuator_table
 from unilab.runtime.threads import make_plan
 from unilab.tasks.base import BuiltTask, build_task
@@ -36,6 +37,7 @@ def explain(loaded: LoadedConfig, kernel: bool) -> str:
         _terms("terminations", ("termination",), built.config.terminations),
         _terms("commands", ("command",), built.config.commands),
         _terms("events", ("reset", "interval"), built.config.events),
+        _randomization(built.config.randomization),
         "actuators\n" + _indent(format_actuator_table(built.robot.actuator_table())),
     ]
     return "\n\n".join(sections)
@@ -94,6 +96,18 @@ def _terms(title: str, stages: tuple[str, ...], chosen: Mapping[str, TermConfig]
         summary = found[0].summary if found else ""
         lines.append(f"  {weight}{name:18s} {parameters:32s} {summary}".rstrip())
     return "\n".join(lines if len(lines) > 1 else [f"{title}: none"])
+
+
+def _randomization(block: RandomizationConfig) -> str:
+    startup, reset = block.num_variants
+    lines = [f"randomization: models of {startup} startup draws x {reset} reset draws"]
+    for name, entry in block.entries():
+        values = to_plain(entry)
+        chosen = ", ".join(
+            f"{k}={_show(v)}" for k, v in values.items() if k != "mode" and v is not None
+        )
+        lines.append(f"  {name:18s} {entry.mode:8s} {chosen}")
+    return "\n".join(lines if len(lines) > 1 else ["randomization: none"])
 
 
 def _indent(text: str) -> str:

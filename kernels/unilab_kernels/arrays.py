@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,3 +110,19 @@ def seed_key(seed: int, rank: int = 0) -> np.ndarray:
     with np.errstate(over="ignore"):
         key = fold(fold(np.uint64(0), np.uint64(seed & (2**64 - 1))), np.uint64(rank))  # type: ignore[no-untyped-call]
     return np.asarray([key], dtype=np.uint64)
+
+
+def episode_draws(
+    key: np.ndarray, env_ids: np.ndarray, episodes: np.ndarray, stream: str
+) -> np.ndarray:
+    """Return 64 random bits of each env and episode, (n,) u64, that nothing in a kernel draws.
+
+    Args:
+      key: (1,) u64 of `seed_key`.
+      env_ids, episodes: (n,) i32.
+      stream: what they are for.
+    """
+    bits = np.full(len(env_ids), key[0])
+    for counter in (env_ids, episodes, np.full(len(env_ids), zlib.crc32(stream.encode()))):
+        bits = fold(bits, counter.astype(np.uint64))  # type: ignore[no-untyped-call]
+    return bits

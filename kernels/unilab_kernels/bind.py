@@ -211,6 +211,22 @@ class Binder:
             self.derived_used[name] = (term, placed(bound, self.scratch[name]))
         return self.scratch[name]
 
+    def measured(self) -> Row:
+        """Return the place (A,) of joint positions as encoders measure them.
+
+        Raises:
+          TermError: the task has no joint positions of its actuators.
+        """
+        field_ = self.spec.state_fields.get("joint_pos")
+        if field_ is None or len(field_.columns) != self.spec.num_actions or field_.scalar:
+            raise TermError(
+                "an encoder bias needs a state field 'joint_pos' with one number for each actuator"
+            )
+        self._state("joint_pos")
+        place = self._scratch(self.spec.num_actions, "measured")
+        assert isinstance(place, Row)
+        return place
+
     def _scratch(self, size: int, name: str) -> Binding:
         """Return where a loaded or derived field is kept while an env is worked on."""
         if size == 0:

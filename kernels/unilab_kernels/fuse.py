@@ -27,6 +27,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from . import hardware as hw
 from . import terms as registry
 from .arrays import ARRAYS, FusedKernel, seed_key
 from .bind import UNPLACED, Binder, near, placed
@@ -93,6 +94,7 @@ class _Assembler:
             "prev_action": CarriedField(num_actions),
             "ctrl": CarriedField(num_actions),
             **spec.carried_fields,
+            **hw.carried_fields(spec.hardware, num_actions),
         }
         self.slices: dict[str, slice] = {}
         start = 0
@@ -101,6 +103,7 @@ class _Assembler:
             start += carried.size
         self.binder = Binder(spec, self.carried, dict(spec.constants), self.slices)
         self.collector = SourceCollector()
+        self.measured: Row | None = None  # joint positions with the encoders' bias
 
     # -- the parts ------------------------------------------------------------------------------
 
@@ -113,11 +116,16 @@ class _Assembler:
         carries = self._carries()
         commands = self._events("command", spec.commands, "commands")
         resets, intervals, first_intervals = self._split_events()
-        actor, actor_layout = self._observations(spec.actor, "observations.actor", "obs_out")
+        actor, actor_layout = self._observations(
+            spec.actor, "observations.actor", "obs_out", measured=self._measured()
+        )
         # What both see without noise or parameters is computed once.
-        plain = {p.name: p.start for p in actor_layout if not spec.actor[p.name]}
+        plain = {p.name: p.start for p in actor_layout if self._is_exact(p.name)}
         critic, critic_layout = self._observations(
             spec.critic, "observations.critic", "critic_obs_out", plain
+        )
+        draws, fills, shows = hw.hardware_lines(
+            spec.hardware, actor_layout, self.binder.params, self.slices, self.carried
         )
         load = self._load()
         observe = [*actor, *critic]
@@ -137,15 +145,14 @@ class _Assembler:
         bodies = [
             function_text(
                 "apply_action",
-                apply_action(
-                    spec.num_actions,
-                    *(self.slices[n].start for n in ("action", "prev_action", "ctrl")),
-                ),
+                apply_action(spec.num_actions, self.slices),
             ),
-            *self._step([*step, *observe], log_names, sizes, pushes=bool(intervals)),
+            *self._step([*step, *observe], log_names, sizes, shows, pushes=bool(intervals)),
             self._sample_resets(resets),
             self._observe_resets(
-                [*load, "fresh = True", *commands, *first_intervals, *observe], sizes
+                [*draws, *load, "fresh = True", *commands, *first_intervals, *observe],
+                sizes,
+                fills,
             ),
         ]
         return FusedKernel(
@@ -271,6 +278,7 @@ class _Assembler:
         where: str,
         array: str,
         plain: Mapping[str, int] | None = None,
+        measured: Row | None = None,
     ) -> tuple[list[str], tuple[ObservationSlice, ...]]:
         if not chosen:
             raise TermError(f"{where}: needs at least one term")
@@ -282,6 +290,8 @@ class _Assembler:
             term = self.binder.find("observation", name, place)
             # Binding first: it says which field is missing before a size is asked for.
             arguments = self.binder.arguments(term, given, where=place, out=UNPLACED)
+            if measured is not None and "joint_pos" in arguments:
+                arguments["joint_pos"] = measured
             stop = start + self.binder.out_size(term)
             row = Row(array, "i", start, stop - start)
             if plain and name in plain and not given and not term.defaults:
@@ -303,6 +313,19 @@ class _Assembler:
             start = stop
         return merge_loops(pieces, array), tuple(layout)
 
+    def _measured(self) -> Row | None:
+        """Return where the joint positions are as the encoders give them, if those have a bias."""
+        if self.spec.hardware.encoder_bias is not None:
+            self.measured = self.binder.measured()
+        return self.measured
+
+    def _is_exact(self, name: str) -> bool:
+        """Say whether a term shows the actor what it would show the critic."""
+        term, late = registry.find("observation", name), self.spec.hardware.observation_delay
+        assert term is not None
+        biased = self.measured is not None and "joint_pos" in term.arguments
+        return not (self.spec.actor[name] or biased or (late is not None and name in late.terms))
+
     def _noise(
         self, where: str, array: str, start: int, stop: int, noise: float, scale: float
     ) -> list[str]:
@@ -319,7 +342,12 @@ class _Assembler:
             result = "" if isinstance(binder.scratch[name], Row) else f"v_{name}"
             derived.append(self._written(term, arguments, f"derived.{name}", result=result))
         loads = load_fields(binder.state_used, binder.scratch)
-        return merge_into_loads(loads, derived, "scratch")
+        lines = merge_into_loads(loads, derived, "scratch")
+        if self.measured is not None:
+            true = binder.scratch["joint_pos"]
+            assert isinstance(true, Row)
+            lines += hw.measure(self.slices["encoder_bias"].start, true, self.measured)
+        return lines
 
     # -- the functions --------------------------------------------------------------------------
 
@@ -328,6 +356,7 @@ class _Assembler:
         terms: list[str],
         log_names: tuple[str, ...],
         sizes: tuple[int, int],
+        shows: list[str],
         *,
         pushes: bool,
     ) -> list[str]:
@@ -349,6 +378,7 @@ class _Assembler:
             *env_key("step"),
             *terms,
             *check_terms(*sizes, failed),
+            *shows,
             "reward_out[i] = reward",
             "return_io[i] += reward",
             "terminated_out[i] = 1 if terminated else 0",
@@ -388,7 +418,7 @@ class _Assembler:
         body = ["for n in range(len(env_ids)):", *indent(env)]
         return function_text("sample_resets", self._with_locals(body), head="env_ids")
 
-    def _observe_resets(self, terms: list[str], sizes: tuple[int, int]) -> str:
+    def _observe_resets(self, terms: list[str], sizes: tuple[int, int], fills: list[str]) -> str:
         env = [
             "i = env_ids[n]",
             f"scratch = scratch_io[i // {BLOCK}]",
@@ -399,6 +429,7 @@ class _Assembler:
             *reset_fields(self.carried, self.slices),
             *terms,
             *check_first_observations(*sizes),
+            *fills,
         ]
         body = ["last = state_in.shape[1] - 1", "for n in range(len(env_ids)):", *indent(env)]
         return function_text("observe_resets", self._with_locals(body), head="env_ids")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .arrays import ARRAYS
+from .hardware import late_ctrl, remember_actions
 from .operands import Binding, Row
 from .spec import (
     BAD_ACTION,
@@ -40,20 +41,24 @@ def function_text(
     return "\n".join([f"@njit({options})", f"def {name}(\n    {signature},\n):", *indent(body)])
 
 
-def apply_action(num_actions: int, action: int, prev_action: int, ctrl: int) -> list[str]:
-    """Clip and check the policy's action, and map it to ctrl; the last ones are field columns."""
-    body = f"""
+def apply_action(num_actions: int, slices: Mapping[str, slice]) -> list[str]:
+    """Clip and check the policy's action, and map it to ctrl; `slices`: of the carried fields."""
+    action, prev_action, ctrl = (slices[n].start for n in ("action", "prev_action", "ctrl"))
+    older = slices.get("older_actions")
+    head = f"""
 limit = action_clip_in[0]
 for i in range(first_block * {BLOCK}, min(last_block * {BLOCK}, num_envs)):
     zeros = f32(0.0)  # NaN as soon as one of them is not finite
     for j in range({num_actions}):
         zeros += policy_action_in[i, j] * f32(0.0)
     finite = zeros == f32(0.0)
-    failure_io[i] = 0 if finite else {BAD_ACTION}
+    failure_io[i] = 0 if finite else {BAD_ACTION}"""
+    take_over = f"""
     for j in range({num_actions}):
         fields_io[i, {prev_action} + j] = fields_io[i, {action} + j]
         a = min(max(policy_action_in[i, j], -limit), limit)
-        fields_io[i, {action} + j] = a if finite else f32(0.0)
+        fields_io[i, {action} + j] = a if finite else f32(0.0)"""
+    at_once = f"""
     for j in range({num_actions}):  # loops of one kind of access each: they become vector code
         target = ctrl_offset_in[j] + ctrl_scale_in[j] * np.float64(fields_io[i, {action} + j])
         ctrl_out[i, 0, j] = target
@@ -61,7 +66,12 @@ for i in range(first_block * {BLOCK}, min(last_block * {BLOCK}, num_envs)):
     for t in range(1, ctrl_out.shape[1]):
         for j in range({num_actions}):
             ctrl_out[i, t, j] = ctrl_out[i, 0, j]"""
-    return body.strip("\n").split("\n")
+    lines = [part.strip("\n").split("\n") for part in (head, take_over, at_once)]
+    if "action_delay" in slices:
+        delay = slices["action_delay"].start
+        lines[2] = indent(late_ctrl(num_actions, delay, action, prev_action, older, ctrl))
+    remember = indent(remember_actions(num_actions, older, prev_action))
+    return [*lines[0], *remember, *lines[1], *lines[2]]
 
 
 def env_key(step: str) -> list[str]:

@@ -53,6 +53,52 @@ class CarriedField:
 
 
 @dataclass(frozen=True)
+class EncoderBias:
+    """Offsets of the joint positions that the actor sees.
+
+    Attributes:
+      low, high: (A,) range of each joint's offset, rad (m for a slide).
+      per_episode: drawn anew for each episode rather than once for an env.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    per_episode: bool = False
+
+
+@dataclass(frozen=True)
+class Delay:
+    """A whole number of steps, from low to high, both included.
+
+    Attributes:
+      per_episode: drawn anew for each episode rather than once for an env.
+      terms: what comes late, for observations.
+    """
+
+    low: int
+    high: int
+    per_episode: bool = False
+    terms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What keeps a robot from acting and seeing at once and exactly; None: nothing does.
+
+    Attributes:
+      encoder_bias: needs a state field `joint_pos`.
+      action_delay: in substeps.
+      observation_delay: in control steps, of terms of the actor.
+      substeps: T.
+    """
+
+    encoder_bias: EncoderBias | None = None
+    action_delay: Delay | None = None
+    observation_delay: Delay | None = None
+    substeps: int = 1
+
+
+@dataclass(frozen=True)
 class KernelSpec:
     """Everything that `fuse.assemble` needs.
 
@@ -64,6 +110,7 @@ class KernelSpec:
       constants: by name; float, or an array of shape (size,).
       actor, critic: observation terms in order, each with its parameters.
       rewards, terminations, commands, events: terms with their parameters.
+      hardware: delays and biases of the robot.
     """
 
     name: str
@@ -81,6 +128,7 @@ class KernelSpec:
     terminations: Mapping[str, TermParameters] = field(default_factory=dict)
     commands: Mapping[str, TermParameters] = field(default_factory=dict)
     events: Mapping[str, TermParameters] = field(default_factory=dict)
+    hardware: Hardware = field(default_factory=Hardware)
 
 
 @dataclass(frozen=True)

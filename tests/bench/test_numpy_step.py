@@ -171,3 +171,9 @@ def test_a_task_with_a_term_of_its_own_has_no_baseline(tmp_path):
     built = build_task(load_config(str(tmp_path / "mine.py")).config)
     with pytest.raises(NoTwinError, match="the reward term 'my_own' has no NumPy form"):
         with_numpy(built)
+
+
+def test_delays_and_biases_have_no_numpy_form():
+    built = built_task("cartpole", "randomization.action_delay.substeps=[0, 2]")
+    with pytest.raises(NoTwinError, match=r"randomization\.action_delay has no NumPy form"):
+        with_numpy(built)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from unilab.config.randomization import RandomizationConfig
 from unilab.errors import ConfigError, PhysicsError
 from unilab.physics.base import FROZEN, UNSTABLE
 from unilab.physics.model import ContactSensorSpec, SensorSpec, compile_robot
@@ -28,6 +29,8 @@ from unilab.physics.mujoco_cpu import (
     MujocoCpu,
     make_pool,
 )
+from unilab.physics.randomize import make_variants
+from unilab.physics.variants import Variants
 from unilab.tasks.base import ASSETS
 
 F64 = NDArray[np.float64]
@@ -88,16 +91,31 @@ def physics(
     threads: int = 1,
     overlap: bool = False,
     substeps: int = SUBSTEPS,
+    variants: Variants | None = None,
 ) -> Iterator[MujocoCpu]:
     chosen = groups or (slice(0, num_envs),)
     made = MujocoCpu(
-        model, num_envs=num_envs, groups=chosen, substeps=substeps, threads=threads, overlap=overlap
+        model,
+        num_envs=num_envs,
+        groups=chosen,
+        substeps=substeps,
+        threads=threads,
+        overlap=overlap,
+        variants=variants,
     )
     made.state[:] = made.sensors[:] = np.nan  # outputs start poisoned
     try:
         yield made
     finally:
         made.close()
+
+
+def table(model: Any, count: int = 3) -> Variants:
+    """Variants of a model with masses far apart."""
+    block = {"startup_variants": count, "body_mass": {"scale": [0.5, 2.0]}}
+    made = make_variants(model, RandomizationConfig.model_validate(block), seed=1)
+    assert made is not None
+    return made
 
 
 def ids(*env_ids: int) -> NDArray[np.int32]:
@@ -470,3 +488,58 @@ def pool_affinities(threads: int, *, may_pin: bool) -> list[set[int]]:
     placed = [os.sched_getaffinity(int(worker)) for worker in workers]
     pool.close()
     return placed
+
+
+# -- variants -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_each_env_steps_with_its_own_variant(go1: Any, overlap: bool) -> None:
+    """Groups, threads and a change of variants between steps; against one model at a time."""
+    variants, groups = table(go1), (slice(0, 3), slice(3, 8))
+    chosen = np.array([[0, 1, 2, 0, 1, 2, 2, 1], [2, 1, 0, 0, 2, 2, 1, 0]], np.int32)
+    with physics(go1, 8, groups=groups, threads=2, overlap=overlap, variants=variants) as made:
+        begin(made)
+        start = made.rows.copy()
+        for row in chosen:
+            made.set_variants(ids(*range(8)), row)
+            for group, envs in enumerate(groups):
+                made.wait(made.submit(group, controls(made, 0)[envs]))
+        ends = made.rows.copy()
+    for env in range(8):
+        state = start[env]
+        for row in chosen:
+            with physics(variants.models[row[env]], 1) as alone:
+                alone.rows[:] = state
+                alone.wait(alone.submit(0, controls(made, 0)[env : env + 1].copy()))
+                state = alone.rows[0].copy()
+        np.testing.assert_array_equal(ends[env], state)
+
+
+def test_a_change_of_variant_touches_no_other_env(go1: Any) -> None:
+    ends = []
+    for other in (0, 1):
+        with physics(go1, 4, variants=table(go1)) as made:
+            begin(made)
+            made.set_variants(ids(2), ids(other))
+            made.wait(made.submit(0, controls(made, 0)))
+            ends.append(made.rows.copy())
+    assert np.flatnonzero((ends[0] != ends[1]).any(axis=1)).tolist() == [2]
+
+
+def test_sensors_of_a_reset_are_of_the_envs_own_variant(go1: Any) -> None:
+    variants = table(go1)
+    with physics(go1, 9, threads=2, variants=variants) as made:
+        begin(made)
+        made.rows[:] = made.rows[0]  # the same state, so that only the model differs
+        chosen = np.arange(9, dtype=np.int32) % 3
+        made.set_variants(np.arange(9, dtype=np.int32), chosen)
+        for reset in (ids(1, 5), ids(*range(9))):  # alone, and with the thread pool's help
+            made.sensors[:] = np.nan
+            made.reset_sensors(reset, np.zeros((len(reset), 1, go1.nu)))
+            for env in reset:
+                data = mujoco.MjData(go1)
+                mujoco.mj_setState(go1, data, made.rows[env], STATE_SIGNATURE)
+                mujoco.mj_forward(variants.models[chosen[env]], data)
+                np.testing.assert_array_equal(made.sensors[env, 0], data.sensordata)
+        assert len({row.tobytes() for row in made.sensors[:, 0]}) == 3

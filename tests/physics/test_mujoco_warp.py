@@ -12,11 +12,15 @@ import pytest
 import torch
 
 from tests.physics.backends import begin, physics, task
+from tests.runtime.support import running, waves
+from unilab.config.randomization import RandomizationConfig
 from unilab.errors import ConfigError, PhysicsError
 from unilab.physics.base import FROZEN
 from unilab.physics.contact_sizes import ContactSizes, measure_contacts
 from unilab.physics.model import compile_robot
-from unilab.selfcheck import parity
+from unilab.physics.randomize import make_variants
+from unilab.physics.variants import Variants
+from unilab.selfcheck import checks, parity
 from unilab.selfcheck.checks import CHECKS
 from unilab.selfcheck.parity import step
 
@@ -30,6 +34,67 @@ def test_what_selfcheck_checks_holds_on_warps_cpu_device(name: str, check: str) 
     found = CHECKS[check](task(name, "physics.backend=mujoco_warp", "device=cpu"), CPU)
     assert found.outcome != "failed", found.detail
     assert found.outcome == "passed" or "CUDA" in found.detail
+
+
+@pytest.mark.parametrize("entry", [n for n in checks.RANDOMIZATION if not n.endswith("_variants")])
+def test_envs_of_different_models_move_as_with_mujoco_c(
+    entry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "RANDOMIZATION", {entry: checks.RANDOMIZATION[entry]})
+    found = checks.randomization(task("go1_walk"), CPU)
+    # What a robot hardly feels in 20 steps moves it by less than the limit; it must not be lost.
+    moved = float(found.detail.split("move a robot by ")[1].split(";")[0])
+    assert found.figures["worst"] <= min(parity.RESET_LIMIT, 0.1 * moved), found.detail
+
+
+def test_a_new_draw_changes_the_rows_of_its_envs_only() -> None:
+    built = task("go1_walk")
+    block = RandomizationConfig.model_validate(
+        {"body_mass": {"scale": (0.5, 2.0), "mode": "reset"}}
+    )
+    variants = make_variants(built.robot.model, block, seed=1)
+    assert variants is not None
+    with physics("mujoco_warp", built, 4, variants=variants) as made:
+        rows = made._worlds[0].variants._rows["body_mass"]  # type: ignore[attr-defined]
+        before = rows.clone()
+        made.set_variants(np.array([2], np.int32), np.array([7], np.int32))
+        np.testing.assert_array_equal(rows[[0, 1, 3]], before[[0, 1, 3]])
+        wanted = variants.models[7].body_mass
+        np.testing.assert_allclose(rows[2].numpy(), wanted, rtol=1e-6)
+        for _ in range(500):  # always from the table: nothing adds up
+            made.set_variants(np.array([2, 3], np.int32), np.array([5, 6], np.int32))
+            made.set_variants(np.array([2, 3], np.int32), np.array([7, 7], np.int32))
+        np.testing.assert_allclose(rows[3].numpy(), wanted, rtol=1e-6)
+
+
+def test_a_field_that_cannot_differ_is_refused_by_name() -> None:
+    built = task("go1_walk")
+    variants = Variants((built.robot.model,), ("eq_objtype",), {"body_com": ("eq_objtype",)}, 1)
+    with (
+        pytest.raises(ConfigError, match=r"mujoco_warp.*randomization\.body_com \(eq_objtype\)"),
+        physics("mujoco_warp", built, 1, variants=variants),
+    ):
+        pass
+
+
+def test_late_actions_reach_the_solver_steps_that_they_are_for() -> None:
+    """The same transitions as on the CPU backend, with all that the kernels draw per env."""
+    words = (
+        "randomization.action_delay.substeps=[1,3]",
+        "randomization.encoder_bias.add_rad=[0,0.1]",
+    )
+    found = {}
+    for backend in ("mujoco_cpu", "mujoco_warp"):
+        built = task("go1_walk", f"physics.backend={backend}", *words)
+        with running(built, 64) as pipeline:
+            for k in range(4):
+                pipeline.submit(0, waves(k, slice(0, 64), 12))
+                step = pipeline.finish(0)
+            found[backend] = step.obs.copy(), pipeline.physics.ctrl.copy()
+    obs, ctrl = zip(*found.values(), strict=True)
+    np.testing.assert_array_equal(ctrl[0].astype(np.float32), ctrl[1])
+    assert (np.ptp(ctrl[0], axis=1) > 0).any()  # it changes within a control step
+    np.testing.assert_allclose(obs[0], obs[1], atol=2e-2)
 
 
 def test_a_state_that_is_off_by_a_permille_is_told_apart() -> None:

@@ -19,6 +19,7 @@ Arrays = dict[str, np.ndarray]
 BLOCK = 64
 DIVERGED, BAD_TERM = 3, 5
 FAILURES = ("unstable", "frozen", "diverged", "bad_action", "bad_term")
+OBSERVATION_DELAY = ("observation_delay", "observation_history")
 DERIVED_NEEDS = {  # what a derived field is computed from
     "projected_gravity": ("base_quat",),
     "lin_vel_b": ("base_quat", "base_lin_vel_w"),
@@ -33,16 +34,25 @@ class StepReference:
       spec: the task.
       seed, rank: of all draws.
       oracles: terms beyond those of the library, by (stage, name).
+      late: the columns of the actor's observation that come late.
     """
 
     def __init__(
-        self, spec: KernelSpec, *, seed: int, rank: int = 0, oracles: dict[Any, Any] | None = None
+        self,
+        spec: KernelSpec,
+        *,
+        seed: int,
+        rank: int = 0,
+        oracles: dict[Any, Any] | None = None,
+        late: list[int] | None = None,
     ) -> None:
         self.spec, self.seed, self.rank = spec, seed, rank
         self.oracles = {**ORACLES, **(oracles or {})}
         self.columns: dict[str, slice] = {}
         sizes = dict.fromkeys(("action", "prev_action", "ctrl"), spec.num_actions)
         sizes |= {name: carried.size for name, carried in spec.carried_fields.items()}
+        sizes |= self._hardware_sizes(spec, late or [])
+        self.late = late or []
         start = 0
         for name, size in sizes.items():
             self.columns[name] = slice(start, start + size)
@@ -149,9 +159,12 @@ class StepReference:
                 arrays[name][i] = 0
             for name, columns in self.columns.items():
                 carried = self.spec.carried_fields.get(name)
+                if name in ("encoder_bias", "action_delay", *OBSERVATION_DELAY):
+                    continue
                 if carried is None or carried.reset is not None:
                     arrays["fields_io"][i, columns] = 0.0 if carried is None else carried.reset
             arrays["fields_io"][i, self.columns["ctrl"]] = arrays["ctrl_offset_in"]
+            self._draw_hardware(arrays, i)
             if self._intervals():
                 self._clear_push(arrays, i)
             self._events(arrays, i, fresh=True)
@@ -159,6 +172,33 @@ class StepReference:
         for i in ids:
             if not np.all(np.isfinite([*arrays["obs_out"][i], *arrays["critic_obs_out"][i]])):
                 arrays["failure_io"][i] = BAD_TERM
+            if self.late:
+                slots = self._slots(arrays, i)
+                slots[:] = arrays["obs_out"][i, self.late]
+        return arrays
+
+    def apply_action(self, given: Arrays) -> Arrays:
+        """The policy's actions to ctrl, each substep the newest that has arrived."""
+        arrays = {name: array.copy() for name, array in given.items()}
+        num_substeps = arrays["ctrl_out"].shape[1]
+        for i in range(len(arrays["step_io"])):
+            wanted = arrays["policy_action_in"][i]
+            arrays["failure_io"][i] = 0 if np.all(np.isfinite(wanted)) else 4
+            limit = arrays["action_clip_in"][0]
+            newest = np.clip(wanted, -limit, limit) if arrays["failure_io"][i] == 0 else 0 * limit
+            fields = {name: arrays["fields_io"][i, c] for name, c in self.columns.items()}
+            older = fields.get("older_actions", np.zeros(0, np.float32))
+            sent = [fields["action"].copy(), fields["prev_action"].copy()]
+            sent += list(older.reshape(-1, self.spec.num_actions).copy())
+            sent.insert(0, np.broadcast_to(newest, self.spec.num_actions))
+            fields["action"][:], fields["prev_action"][:] = sent[0], sent[1]
+            older[:] = np.concatenate(sent[2:])[: len(older)]
+            delay = int(fields.get("action_delay", np.zeros(1))[0])
+            for t in range(num_substeps):
+                age = max(0, int(np.ceil((delay - t) / num_substeps)))
+                target = arrays["ctrl_scale_in"] * sent[age].astype(np.float64)
+                arrays["ctrl_out"][i, t] = arrays["ctrl_offset_in"] + target
+            fields["ctrl"][:] = arrays["ctrl_out"][i, -1]
         return arrays
 
     # -- their parts ----------------------------------------------------------------------------
@@ -192,6 +232,7 @@ class StepReference:
                 arrays["failure_io"][i] = BAD_TERM
                 self._fail(arrays, i)
                 continue
+            self._show_late(arrays, i)
             arrays["reward_out"][i] = reward
             arrays["terminated_out"][i], arrays["truncated_out"][i] = terminated[k], truncated[k]
             arrays["return_io"][i] += reward
@@ -247,9 +288,16 @@ class StepReference:
             ("critic", self.spec.critic, "critic_obs_out"),
         ):
             start = 0
+            if group == "actor" and self.spec.hardware.encoder_bias is not None:
+                seen = dict(envs.__dict__)
+                seen["joint_pos"] = envs.joint_pos + envs.encoder_bias
+            else:
+                seen = envs.__dict__
             for name, given in terms.items():
                 parameters = {k: v for k, v in given.items() if k not in ("noise", "scale")}
-                values = np.array(self.oracles["observation", name](envs, **parameters), float)
+                values = np.array(
+                    self.oracles["observation", name](Envs(seen), **parameters), float
+                )
                 if "noise" in given:
                     stream = f"noise/observations.{group}.{name}"
                     for k, i in enumerate(ids):
@@ -259,6 +307,49 @@ class StepReference:
                 values *= given.get("scale", 1.0)
                 arrays[out][ids, start : start + values.shape[1]] = values
                 start += values.shape[1]
+
+    # -- hardware -------------------------------------------------------------------------------
+
+    @staticmethod
+    def _hardware_sizes(spec: KernelSpec, late: list[int]) -> dict[str, int]:
+        hardware, sizes = spec.hardware, {}
+        if hardware.encoder_bias is not None:
+            sizes["encoder_bias"] = spec.num_actions
+        if hardware.action_delay is not None:
+            sizes["action_delay"] = 1
+            older = int(np.ceil(hardware.action_delay.high / hardware.substeps)) - 1
+            if older > 0:
+                sizes["older_actions"] = older * spec.num_actions
+        if hardware.observation_delay is not None:
+            sizes["observation_delay"] = 1
+            sizes["observation_history"] = (hardware.observation_delay.high + 1) * len(late)
+        return sizes
+
+    def _draw_hardware(self, arrays: Arrays, i: int) -> None:
+        for name in ("encoder_bias", "action_delay", "observation_delay"):
+            drawn = getattr(self.spec.hardware, name)
+            if drawn is None:
+                continue
+            episode = int(arrays["episode_io"][i]) if drawn.per_episode else 0
+            env = rng.env_key(self.seed, self.rank, i, episode, 0)
+            key = rng.stream_key(env, f"hardware/{name}")
+            target = arrays["fields_io"][i, self.columns[name]]
+            if name == "encoder_bias":
+                for j in range(self.spec.num_actions):  # the even draws of a key
+                    target[j] = rng.uniform(key, 2 * j, drawn.low[j], drawn.high[j])
+            else:
+                target[0] = drawn.low + int((drawn.high - drawn.low + 1) * rng.uniform01(key, 0))
+
+    def _slots(self, arrays: Arrays, i: int) -> np.ndarray:
+        history = arrays["fields_io"][i, self.columns["observation_history"]]
+        return history.reshape(-1, len(self.late))
+
+    def _show_late(self, arrays: Arrays, i: int) -> None:
+        if self.late:
+            slots, step = self._slots(arrays, i), int(arrays["step_io"][i])
+            slots[step % len(slots)] = arrays["obs_out"][i, self.late]
+            delay = int(arrays["fields_io"][i, self.columns["observation_delay"]][0])
+            arrays["obs_out"][i, self.late] = slots[(step - delay) % len(slots)]
 
     def _key(self, arrays: Arrays, i: int, step: int, stream: str) -> int:
         episode = int(arrays["episode_io"][i])

@@ -93,6 +93,21 @@ def test_go1_in_two_parts_equals_go1_in_one(folders):
     assert_same_run(expected, run)
 
 
+def test_randomized_in_two_parts_equals_randomized_in_one(folders):
+    drawn = (
+        "randomization.body_mass.scale=[0.5, 2.0]",
+        "randomization.body_mass.mode=reset",
+        "randomization.joint_damping.add_nms=[0.0, 0.1]",
+        "randomization.action_delay.substeps=[0, 3]",
+        "randomization.action_delay.mode=reset",
+        "randomization.observation_delay.steps=[0, 2]",
+    )
+    expected = train(folders[0], *drawn, "train.iterations=8")
+    run = train(folders[1], *drawn, "train.iterations=5")
+    resume(folders[1], "train.iterations=8")
+    assert_same_run(expected, run)
+
+
 def test_logging_every_few_iterations_survives_the_cut(folders):
     """The log's sums since the last line are part of the state."""
     options = ("log.every=4", "checkpoint.every=1")

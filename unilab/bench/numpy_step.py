@@ -27,6 +27,7 @@ from unilab.bench.numpy_chunk import I64, Arrays, Chunk, Layout, Mask
 from unilab.bench.numpy_derived import TWINS, WIDE
 from unilab.bench.numpy_log import StepLog
 from unilab.bench.numpy_observations import ObservePlan
+from unilab.config.randomization import ModelEntry
 from unilab.errors import ConfigError
 from unilab.tasks.base import BuiltTask
 from unilab_kernels import terms as library
@@ -378,8 +379,11 @@ def with_numpy(built: BuiltTask, draws: Draws | None = None, part: int = PART) -
     """Return the task with the NumPy baseline in place of its kernel.
 
     Raises:
-      NoTwinError: a term of the task has no NumPy form.
+      NoTwinError: a term of the task has no NumPy form, or it has delays or an encoder bias.
     """
+    for name, entry in built.config.randomization.entries():
+        if not isinstance(entry, ModelEntry):
+            raise NoTwinError(f"randomization.{name} has no NumPy form")
     kernel = NumpyFusedKernel(
         **{f.name: getattr(built.kernel, f.name) for f in fields(FusedKernel)}
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from unilab.bench.recording import Recording
 from unilab.physics.base import Physics, StateView, Ticket
+from unilab.physics.variants import Variants
 from unilab.runtime.pipeline import Pipeline
 from unilab.runtime.threads import ThreadPlan
 from unilab.tasks.base import BuiltTask
@@ -45,6 +46,7 @@ class ReplayPhysics:
 
     def __init__(self, recording: Recording, built: BuiltTask) -> None:
         self.recording, self.step = recording, 0
+        self.variants: Variants | None = None
         self.groups: tuple[slice, ...] = (slice(0, recording.num_envs),)
         self.state: F64 = recording.state[0].copy()
         self.sensors: F64 = recording.sensors[0].copy()
@@ -78,6 +80,9 @@ class ReplayPhysics:
         if qvel is not None:
             rows[:, self._qvel_columns] = qvel
         self.rows[env_ids] = rows
+
+    def set_variants(self, env_ids: I32, variant_ids: I32) -> None:
+        """Nothing: what is answered has been recorded."""
 
     def reset_sensors(self, env_ids: I32, ctrl: F64) -> None:  # noqa: ARG002
         """Show the states just written to the kernels."""

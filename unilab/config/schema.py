@@ -20,6 +20,7 @@ from unilab.config.base import (
     Thresholds,
 )
 from unilab.config.learners import LearnersConfig, PPOConfig
+from unilab.config.randomization import RandomizationConfig
 
 __all__ = [
     "ActionsConfig",
@@ -31,6 +32,7 @@ __all__ = [
     "ObservationsConfig",
     "PPOConfig",
     "PhysicsConfig",
+    "RandomizationConfig",
     "RunConfig",
     "RuntimeConfig",
     "TermConfig",
@@ -262,7 +264,11 @@ class RunConfig(Section):
     rewards: Terms = _terms("Reward terms, each with its weight and parameters.")
     terminations: Terms = _terms("Conditions that end an episode, with their parameters.")
     commands: Terms = _terms("Command terms, with their ranges.")
-    events: Terms = _terms("Resets, pushes and randomization, with their parameters.")
+    events: Terms = _terms("Resets and pushes, with their parameters.")
+    randomization: RandomizationConfig = Field(
+        default=RandomizationConfig(),
+        description="Physical properties and hardware that differ between envs and episodes.",
+    )
     learners: LearnersConfig = Field(
         default=LearnersConfig(), description="Settings of each learner, by name."
     )

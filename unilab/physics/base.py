@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from unilab.physics.variants import Variants
+
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
@@ -60,9 +62,11 @@ class Physics(Protocol):
       sensors: (N, T, S), likewise.
       ctrl: (N, T, A), where the kernels write; T is 1 where ctrl stays the same in all substeps of
         a control step. `submit` takes a group's rows of it without a copy.
+      variants: what envs may differ in; None: all are of one model.
     """
 
     groups: tuple[slice, ...]
+    variants: Variants | None
 
     @property
     def state(self) -> F64 | F32: ...
@@ -81,6 +85,12 @@ class Physics(Protocol):
 
     def write_state(self, env_ids: I32, qpos: F64 | None, qvel: F64 | None) -> None:
         """Set rows (n, nq) and (n, nv). With qpos given, everything else is as in a new episode."""
+
+    def set_variants(self, env_ids: I32, variant_ids: I32) -> None:
+        """Make envs (n,) be of these rows of `variants` from their next step or reset on.
+
+        None of them is in a step in flight. At the start every env is of variant 0.
+        """
 
     def reset_sensors(self, env_ids: I32, ctrl: F64) -> None:
         """Fill the state and sensor rows of envs just written, without stepping them.

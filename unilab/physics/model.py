@@ -27,6 +27,7 @@ from unilab.physics.base import F64, I32
 from unilab.physics.contacts import ContactModel, restrict_collisions, set_contact_model
 from unilab.physics.mjcf import compile_base, compile_spec, load_spec
 from unilab.physics.names import ONE_DOF_JOINTS, find, name_of, one_dof_joint_names
+from unilab.physics.randomize import check_randomization
 from unilab.physics.sensors import (
     ContactSensorSpec,
     SensorSlice,
@@ -44,6 +45,7 @@ __all__ = [
     "SensorSlice",
     "SensorSpec",
     "actuator_table",
+    "check_randomization",
     "compile_robot",
     "format_actuator_table",
     "load_spec",

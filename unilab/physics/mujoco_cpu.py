@@ -24,6 +24,7 @@ from mujoco import rollout
 from unilab.errors import ConfigError, PhysicsError
 from unilab.physics.base import F32, F64, FROZEN, I32, U8, UNSTABLE, StateView, Ticket
 from unilab.physics.reset_sensors import ResetSensors
+from unilab.physics.variants import Variants
 
 STATE_SIGNATURE = int(mujoco.mjtState.mjSTATE_FULLPHYSICS.value)
 CTRL_SIGNATURE = int(mujoco.mjtState.mjSTATE_CTRL.value)
@@ -92,6 +93,7 @@ class MujocoCpu:
       substeps: T, solver steps a control step.
       threads: size of MuJoCo's thread pool; 1 runs on the thread that calls.
       overlap: run physics on a thread of its own, so that submit returns at once.
+      variants: copies of the model that envs may be of; see `set_variants`.
 
     Attributes:
       ctrl: (N, T, A) f64, for the caller to write.
@@ -111,10 +113,12 @@ class MujocoCpu:
         substeps: int,
         threads: int,
         overlap: bool,
+        variants: Variants | None = None,
     ) -> None:
         mujoco.set_mju_user_warning(_drop_warning)
         self.model = model
         self.groups = groups
+        self.variants = variants
         self.substeps = substeps
         num_state = mujoco.mj_stateSize(model, STATE_SIGNATURE)
         self.state: F64 = np.zeros((num_envs, substeps, num_state))
@@ -128,7 +132,9 @@ class MujocoCpu:
         self._step_s = substeps * model.opt.timestep
         self._tolerance_s = 0.5 * model.opt.timestep
         self._nominal = self._nominal_row(num_state)
-        self._models = [[model] * (g.stop - g.start) for g in groups]
+        first = model if variants is None else variants.models[0]
+        self._models = [[first] * (g.stop - g.start) for g in groups]
+        self._group_of = np.repeat(np.arange(len(groups)), [g.stop - g.start for g in groups])
         self._data = [mujoco.MjData(model) for _ in range(threads)]
         self._rollout = make_pool(threads, may_pin=not overlap)
         self._worker = ThreadPoolExecutor(1, "unilab-physics") if overlap else None
@@ -227,6 +233,24 @@ class MujocoCpu:
             rows[:, self._qvel_columns] = qvel
         self.rows[env_ids] = rows
 
+    def set_variants(self, env_ids: I32, variant_ids: I32) -> None:
+        """Make envs (n,) be of these variants (n,) i32 from their next step or reset on."""
+        assert self.variants is not None
+        for env, group, variant in zip(
+            env_ids.tolist(), self._group_of[env_ids].tolist(), variant_ids.tolist(), strict=True
+        ):
+            self._models[group][env - self.groups[group].start] = self.variants.models[variant]
+
+    def models_of(self, env_ids: I32) -> list[Any] | None:
+        """The model of each env; None where all are of the one."""
+        if self.variants is None:
+            return None
+        groups = self._group_of[env_ids].tolist()
+        return [
+            self._models[group][env - self.groups[group].start]
+            for env, group in zip(env_ids.tolist(), groups, strict=True)
+        ]
+
     def reset_sensors(self, env_ids: I32, ctrl: F64) -> None:
         """Compute the sensors of the rows just written, as `mj_forward` would (bit-equal).
 
@@ -237,7 +261,7 @@ class MujocoCpu:
         if not len(env_ids):
             return
         rows = self.rows[env_ids]
-        self.sensors[env_ids] = self._reset_sensors.compute(rows, ctrl)
+        self.sensors[env_ids] = self._reset_sensors.compute(rows, ctrl, self.models_of(env_ids))
         self.state[env_ids] = rows[:, None]
 
     def events(self, group: int) -> tuple[str, ...]:

@@ -40,17 +40,22 @@ class ResetSensors:
         """
         self._pool = pool, data
 
-    def compute(self, rows: F64, ctrl: F64) -> F64:
+    def compute(self, rows: F64, ctrl: F64, models: list[Any] | None = None) -> F64:
         """Return the sensors (n, 1, S) of state rows (n, nstate) with ctrl (n, 1, A).
 
         All are contiguous f64. The result is valid until the next call.
+
+        Args:
+          rows: the states.
+          ctrl: what the actuators get.
+          models: (n,) the model of each row, a variant of the compiled one; None: that itself.
         """
         count = len(rows)
         pool, data = self._alone, self._data
         if self._pool is not None and count >= MIN_ROWS_TO_SHARE:
             pool, data = self._pool
         pool.rollout(
-            self._models[:count],
+            self._models[:count] if models is None else models,
             data,
             rows,
             ctrl,

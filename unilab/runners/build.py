@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from importlib.util import find_spec
 from itertools import pairwise
@@ -19,6 +20,8 @@ from unilab.learners.ppo import PPO
 from unilab.physics.base import Physics
 from unilab.physics.contact_sizes import ContactSizes, measure_contacts
 from unilab.physics.mujoco_cpu import MujocoCpu
+from unilab.physics.randomize import make_variants
+from unilab.physics.variants import Variants
 from unilab.runtime.pipeline import Pipeline, cut_groups
 from unilab.runtime.thread_names import KERNEL_POOL, MUJOCO_POOL, children_named
 from unilab.runtime.threads import PhysicsPlace, ThreadPlan
@@ -46,11 +49,13 @@ def make_pipeline(
       timers: where times go.
     """
     count = built.config.physics.num_envs if num_envs is None else num_envs
+    variants = make_variants(built.robot.model, built.config.randomization, seed=seed)
     device = choose_device(built.config.device)
     if choose_backend(built.config, device) == "mujoco_warp":
         physics: Physics = make_warp(
-            built, cut_groups(count, plan.groups), device, count, overlap=plan.overlap
-        )
+            built, cut_groups(count, plan.groups), device, count,
+            overlap=plan.overlap, variants=variants,
+        )  # fmt: skip
     else:
         with children_named(MUJOCO_POOL):
             physics = MujocoCpu(
@@ -60,6 +65,7 @@ def make_pipeline(
                 substeps=built.config.physics.substeps,
                 threads=plan.physics,
                 overlap=plan.overlap,
+                variants=variants,
             )
     return Pipeline(built, physics, plan, seed=seed, timers=timers, device=device)
 
@@ -124,7 +130,7 @@ def make_warp(
     for sensor in robot.sensors.values():
         takes_max[sensor.start : sensor.stop] = sensor.reduce != "last"
     values = {
-        "sizes": options.get("sizes") or _contact_sizes(built),
+        "sizes": options.get("sizes") or _contact_sizes(built, options.get("variants")),
         "cuda_graph": settings.cuda_graph,
         "on_overflow": settings.on_overflow,
         "kernel_cache": cache_dir().parent / "warp",
@@ -137,14 +143,26 @@ def make_warp(
         takes_max=takes_max,
         device=device,
         overlap=overlap,
+        ctrl_steps=_ctrl_steps(built),
         **{**values, **options},
     )
 
 
-def _contact_sizes(built: BuiltTask) -> ContactSizes:
+def _ctrl_steps(built: BuiltTask) -> int:
+    """Return how many different ctrl rows a control step has."""
+    changes = built.config.randomization.action_delay.is_on
+    return built.config.physics.substeps if changes else 1
+
+
+def _contact_sizes(built: BuiltTask, variants: Variants | None) -> ContactSizes:
     """Return the sizes of the config, measured where they are auto."""
     settings = built.config.physics
-    measured = measure_contacts(built.robot.model, built.robot.default_qpos)
+    # Variants may have what the nominal model has not: friction in a joint is a constraint row.
+    models = [built.robot.model] if variants is None else variants.models[:2]
+    found = [measure_contacts(model, built.robot.default_qpos) for model in models]
+    measured = ContactSizes(
+        max(sizes.contacts for sizes in found), max(sizes.constraints for sizes in found)
+    )
     contacts, constraints = settings.contacts_per_env, settings.constraints_per_env
     if contacts == 0 and measured.contacts:
         raise ConfigError(
@@ -227,6 +245,9 @@ def check_memory(built: BuiltTask) -> None:
         ),
         f"evaluation.episodes={config.evaluation.episodes}": config.evaluation.episodes * env,
         "learners.ppo.actor_hidden and critic_hidden": 16 * weights,
+        "randomization.startup_variants * reset_variants": (
+            math.prod(config.randomization.num_variants) * int(model.nbuffer)
+        ),
     }
     free = psutil.virtual_memory().available
     for what, size in needed.items():

@@ -4,7 +4,8 @@ The order of one control step, per group::
 
     submit   apply_action kernel, then physics starts
     finish   wait for physics, phase A kernel over all rows
-             where an episode ended: sample a new state, write it, its sensors, observe it
+             where an episode ended: choose its model and sample a new state, write it, its sensors,
+             observe it
              interval pushes are added to qvel
 
 With overlap, physics runs on a thread of its own: while one group's step is in flight, kernels of
@@ -31,7 +32,7 @@ from unilab.runtime.threads import ENVS_PER_BLOCK, ThreadPlan
 from unilab.runtime.timers import Timers
 from unilab.runtime.transfer import PINNED, ActionSlots, zeros
 from unilab.tasks.base import BuiltTask
-from unilab_kernels.fuse import ARRAYS, seed_key
+from unilab_kernels.arrays import ARRAYS, episode_draws, seed_key
 from unilab_kernels.spec import BAD_ACTION, BAD_TERM, FAILURES
 
 F32 = NDArray[np.float32]
@@ -233,12 +234,21 @@ class Pipeline:
         """Phases B and C: new states, their sensors, and the first observation of each."""
         arrays = self.arrays
         self._kernels.sample_resets(env_ids, *self._ordered)
+        self._choose_models(env_ids)
         self.physics.write_state(
             env_ids, arrays["reset_qpos_out"][env_ids], arrays["reset_qvel_out"][env_ids]
         )
         self.physics.reset_sensors(env_ids, self._rest[: len(env_ids)])
         self._kernels.observe_resets(env_ids, *self._ordered)
         self._check_terms(env_ids, arrays["failure_io"][env_ids])
+
+    def _choose_models(self, env_ids: I32) -> None:
+        """Give each env the model of its episode: a function of (seed, rank, env, episode)."""
+        variants = self.physics.variants
+        if variants is not None:
+            episodes = self.arrays["episode_io"][env_ids]
+            draws = episode_draws(self.arrays["seed_in"], env_ids, episodes, "variant")
+            self.physics.set_variants(env_ids, variants.ids(env_ids, draws))
 
     def _push(self, envs: slice, done: U8) -> None:
         """Phase D: add what interval events ask for to qvel, in f64."""
@@ -335,6 +345,7 @@ class Pipeline:
         for name in SAVED:
             self.arrays[name][:] = np.asarray(state["arrays"][name])
         self.physics.restore(state["physics"])
+        self._choose_models(np.arange(self.num_envs, dtype=np.int32))
 
     def close(self) -> None:
         """Release all threads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import mujoco
@@ -11,7 +12,9 @@ import numpy as np
 import torch
 
 from unilab.buffers.rollout import Rollout
+from unilab.config.randomization import RandomizationConfig
 from unilab.physics.base import FROZEN
+from unilab.physics.randomize import make_variants
 from unilab.runners.build import make_learner, make_pipeline
 from unilab.runners.on_policy import collect, set_first
 from unilab.runtime.threads import ThreadPlan
@@ -19,6 +22,20 @@ from unilab.selfcheck import parity
 from unilab.tasks.base import BuiltTask
 
 NUM_STATES, NUM_STEPS = 50, 20
+# Everything of a model that can be drawn, as a task would.
+RANDOMIZATION = {
+    "startup_variants": 8,
+    "reset_variants": 4,
+    "body_mass": {"scale": (0.8, 1.2)},
+    "body_com": {"add_x_m": (-0.02, 0.02), "add_z_m": (-0.02, 0.02)},
+    "geom_friction": {"slide": (0.4, 1.2)},
+    "actuator_gains": {"kp_scale": (0.9, 1.1), "kd_scale": (0.9, 1.1), "mode": "reset"},
+    "joint_armature": {"scale": (0.8, 1.2)},
+    "joint_friction": {"add_nm": (0.0, 0.1)},
+    "joint_damping": {"add_nms": (0.0, 0.1)},
+    "gravity": {"add_ms2": (-0.3, 0.3), "mode": "reset"},
+    "actuator_strength": {"scale": (0.05, 0.5)},  # so that it is felt in small motions
+}
 Outcome = Literal["passed", "failed", "not run"]
 
 
@@ -110,6 +127,35 @@ def resets(built: BuiltTask, device: torch.device) -> Found:
     )
 
 
+def randomization(built: BuiltTask, device: torch.device) -> Found:
+    """Envs of different models end where MuJoCo C ends with the same models."""
+    block = RandomizationConfig.model_validate(RANDOMIZATION)
+    variants = make_variants(built.robot.model, block, seed=5)
+    assert variants is not None
+    qpos, qvel = parity.reset_states(built, NUM_STATES)
+    ids, ends = np.arange(NUM_STATES, dtype=np.int32), []
+    for make in (
+        partial(parity.on_cpu, variants=variants),
+        parity.on_warp(device, variants=variants),
+    ):
+        with parity.opened(make(built, NUM_STATES)) as made:
+            made.set_variants(ids, ids % len(variants.models))
+            made.write_state(ids, qpos, qvel)
+            for k in range(NUM_STEPS):
+                parity.step(made, parity.waves(built, NUM_STATES, k))
+            ends.append(np.array(made.state[:, -1, 1 : 1 + built.robot.model.nq], np.float64))
+    errors = parity.relative_errors(ends[1], ends[0])
+    plain = parity.end_positions(parity.on_cpu, built, qpos, qvel, NUM_STEPS)
+    differ = float(np.median(parity.relative_errors(ends[0], plain)))
+    worst, limit = float(errors.max()), parity.RESET_LIMIT
+    return _found(
+        worst <= limit < differ,
+        f"worst error {worst:.1e} (limit {limit:.0e}) over {len(variants.models)} models that move "
+        f"a robot by {differ:.0e}; drawn: {', '.join(variants.entries)}",
+        worst=worst,
+    )
+
+
 def overflow(built: BuiltTask, device: torch.device) -> Found:
     """An env that asks for more constraints than fit is named, with the key to raise."""
     room = replace(parity.room(built), constraints=2)
@@ -182,6 +228,7 @@ CHECKS: dict[str, Check] = {
     "as MuJoCo C, lying on the ground": against_mujoco_c_on_the_ground,
     "graph as eager": graph_against_eager,
     "resets": resets,
+    "randomization": randomization,
     "overflow": overflow,
     "overlap on as off": overlap_changes_nothing,
     "no host sync in steady state": no_host_sync,

@@ -15,6 +15,7 @@ from unilab.physics.base import F64, Physics
 from unilab.physics.contact_sizes import ContactSizes, measure_contacts, random_pose
 from unilab.physics.model import compile_robot
 from unilab.physics.mujoco_cpu import MujocoCpu
+from unilab.physics.variants import Variants
 from unilab.runners.build import make_pipeline, make_warp
 from unilab.runtime.threads import ThreadPlan
 from unilab.tasks.base import BuiltTask
@@ -26,7 +27,7 @@ RESET_LIMIT, FALLEN_MEDIAN, FALLEN_SHARE = 1e-3, 1e-4, 0.7  # relative error of 
 MakePhysics = Callable[[BuiltTask, int], Physics]
 
 
-def on_cpu(built: BuiltTask, num_envs: int) -> Physics:
+def on_cpu(built: BuiltTask, num_envs: int, variants: Variants | None = None) -> Physics:
     """Return MuJoCo C on one thread."""
     return MujocoCpu(
         built.robot.model,
@@ -35,6 +36,7 @@ def on_cpu(built: BuiltTask, num_envs: int) -> Physics:
         substeps=built.config.physics.substeps,
         threads=1,
         overlap=False,
+        variants=variants,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from unilab.bench.results import Spread
 from unilab.buffers.rollout import Rollout
@@ -134,13 +135,11 @@ def _controls(pipeline: Pipeline, rollout: Rollout) -> list[list[F32 | F64]]:
     action = rollout.action.clamp(-clip, clip).cpu().numpy()
     ctrl = built.model.ctrl_offset + built.ctrl_scale * action
     like = pipeline.physics.ctrl
-    return [
-        [
-            np.repeat(row[envs, None], like.shape[1], axis=1).astype(like.dtype)
-            for envs in pipeline.groups
-        ]
-        for row in ctrl
-    ]
+
+    def rows(row: NDArray[Any], envs: slice) -> Any:
+        return np.repeat(row[envs, None], like.shape[1], axis=1).astype(like.dtype)
+
+    return [[rows(row, envs) for envs in pipeline.groups] for row in ctrl]
 
 
 def _replay(pipeline: Pipeline, ctrl: list[list[F32 | F64]]) -> float:

@@ -22,7 +22,15 @@ import unilab_kernels.rewards
 import unilab_kernels.terminations  # noqa: F401  (these imports register the term library)
 from unilab.config import RunConfig, list_tasks
 from unilab.errors import ConfigError, nearest
-from unilab.physics.model import ContactModel, ContactSensorSpec, Robot, SensorSpec, compile_robot
+from unilab.physics.model import (
+    ContactModel,
+    ContactSensorSpec,
+    Robot,
+    SensorSpec,
+    check_randomization,
+    compile_robot,
+)
+from unilab.tasks.hardware import make_hardware
 from unilab_kernels.fuse import FusedKernel, assemble
 from unilab_kernels.spec import CarriedField, KernelSpec, StateField
 from unilab_kernels.terms import TermError
@@ -148,6 +156,7 @@ def build_task(config: RunConfig) -> BuiltTask:
         robot.camera_id(task.camera)  # refused here, not when the video is made
     model = _describe(task, robot, config)
     _check_numbers(config)
+    check_randomization(robot.model, config.randomization)
     control_dt = physics.timestep_s * physics.substeps
     spec = KernelSpec(
         name=Path(config.task).stem,
@@ -165,6 +174,7 @@ def build_task(config: RunConfig) -> BuiltTask:
         terminations=config.terminations,
         commands=config.commands,
         events=config.events,
+        hardware=make_hardware(config, robot, model.fields),
     )
     try:
         kernel = assemble(spec)

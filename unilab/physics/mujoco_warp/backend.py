@@ -25,8 +25,10 @@ from unilab.physics.contact_sizes import ContactSizes
 from unilab.physics.mujoco_warp.lanes import Lane, capture, make_lane
 from unilab.physics.mujoco_warp.memory import check_device_memory
 from unilab.physics.mujoco_warp.overflow import read_overflow
+from unilab.physics.mujoco_warp.variant_rows import supported_fields
 from unilab.physics.mujoco_warp.worlds import HostRows, Worlds
 from unilab.physics.reset_sensors import ResetSensors
+from unilab.physics.variants import Variants
 
 STATE_SIGNATURE = int(mujoco.mjtState.mjSTATE_FULLPHYSICS.value)
 TIME, QPOS = 0, 1
@@ -66,6 +68,7 @@ class MujocoWarp:
       cuda_graph: on: a control step must be one graph launch; auto: where the device can; off.
       on_overflow: end the episodes of the envs concerned, or raise.
       kernel_cache: folder of Warp's compiled kernels.
+      variants: copies of the model that envs may be of; see `set_variants`.
 
     Attributes:
       state: (N, 1, 1 + nq + nv) f32.
@@ -93,9 +96,13 @@ class MujocoWarp:
         cuda_graph: CudaGraph = "auto",
         on_overflow: OnOverflow = "end_episode",
         kernel_cache: Path | None = None,
+        variants: Variants | None = None,
     ) -> None:
         check_versions()
+        if variants is not None:
+            variants.require(supported_fields(), "mujoco_warp")
         start_warp(kernel_cache)
+        self.variants, self._variant_ids = variants, np.zeros(num_envs, np.int32)
         self.model, self.groups, self.sizes = model, groups, sizes
         self._on_overflow = on_overflow
         self._told = 0
@@ -205,6 +212,16 @@ class MujocoWarp:
             elif qvel is not None:
                 worlds.push(local, qvel[mine])
 
+    def set_variants(self, env_ids: I32, variant_ids: I32) -> None:
+        """Make envs (n,) be of these variants (n,) i32 from their next step or reset on."""
+        assert self.variants is not None
+        self._variant_ids[env_ids] = variant_ids
+        for group, envs in enumerate(self.groups):
+            mine = (env_ids >= envs.start) & (env_ids < envs.stop)
+            rows = self._worlds[group].variants
+            assert rows is not None
+            rows.choose(env_ids[mine] - envs.start, variant_ids[mine])
+
     def reset_sensors(self, env_ids: I32, ctrl: F64) -> None:
         """Compute the sensors of states just written, with MuJoCo C on the host.
 
@@ -216,7 +233,10 @@ class MujocoWarp:
         rows = np.tile(self._nominal, (len(env_ids), 1))
         width = self.state.shape[2] - QPOS
         rows[:, QPOS : QPOS + width] = self.state[env_ids, 0, QPOS:]
-        self.sensors[env_ids] = self._reset_sensors.compute(rows, ctrl)
+        models = None
+        if self.variants is not None:
+            models = [self.variants.models[v] for v in self._variant_ids[env_ids].tolist()]
+        self.sensors[env_ids, 0] = self._reset_sensors.compute(rows, ctrl, models)[:, 0]
 
     def snapshot(self) -> Mapping[str, Any]:
         """Return what the next step begins with: clock, positions, velocities, warm start."""
@@ -274,8 +294,9 @@ class MujocoWarp:
         )  # fmt: skip
         try:
             return Worlds(
-                self.model, substeps=substeps, sizes=self.sizes, takes_max=takes_max,
-                start_s=START_S, lane=lane, rows=mine,
+                self.model if self.variants is None else self.variants.models[0],
+                substeps=substeps, sizes=self.sizes, takes_max=takes_max, start_s=START_S,
+                lane=lane, rows=mine, variants=self.variants,
             )  # fmt: skip
         except NotImplementedError as error:
             raise ConfigError(

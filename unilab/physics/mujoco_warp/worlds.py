@@ -21,6 +21,8 @@ from unilab.physics.mujoco_warp.kernels import (
     set_qvel,
 )
 from unilab.physics.mujoco_warp.lanes import Lane, Launch
+from unilab.physics.mujoco_warp.variant_rows import VariantRows
+from unilab.physics.variants import Variants
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Worlds:
       start_s: clock of a new episode, s.
       lane: where the work goes.
       rows: where the host writes and reads.
+      variants: models that the worlds may be of; all begin as the first.
 
     Raises:
       NotImplementedError: mujoco-warp lacks a feature that the model uses.
@@ -94,12 +97,18 @@ class Worlds:
         start_s: float,
         lane: Lane,
         rows: HostRows,
+        variants: Variants | None = None,
     ) -> None:
         self.lane, self.rows = lane, rows
         self._substeps, self._start_s = substeps, start_s
         self.num_worlds, self._num_sensors = len(rows.ctrl), int(model.nsensordata)
+        count = self.num_worlds
         with lane.active():
-            self.model = mjw.put_model(model)
+            self.variants = None if variants is None else VariantRows(variants, count, lane)
+            sizes_of = {} if self.variants is None else self.variants.batch_sizes
+            self.model = mjw.put_model(model, batch_sizes=sizes_of)
+            if self.variants is not None:
+                self.variants.attach(self.model, count)
             self.model.opt.warn_overflow = 0  # printed from the device; `rows.overflow` tells
             self.data = mjw.make_data(
                 model, self.num_worlds, nconmax=sizes.contacts, njmax=sizes.constraints
