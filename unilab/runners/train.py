@@ -51,6 +51,7 @@ from unilab.runtime.pipeline import Pipeline
 from unilab.runtime.thread_names import name_python_threads
 from unilab.runtime.threads import make_plan
 from unilab.runtime.timers import Timers
+from unilab.runtime.transfer import own_stream
 from unilab.tasks.base import BuiltTask, build_task
 from unilab.video import RenderUnavailable
 
@@ -215,7 +216,7 @@ def _run(run_dir: Path, parts: _Parts, progress: Progress, *, resumed: bool, res
 
     pipeline.timers.watch(beat, BEAT_S)
     run = OnPolicyRun(run_dir, pipeline, parts.learner, rollout, recorder, progress)
-    with recorder, Interrupt() as interrupt:
+    with recorder, Interrupt() as interrupt, own_stream(parts.device):
         done = _train_or_save(run, interrupt)
         if interrupt.requested:
             recorder.close("interrupted")

@@ -6,6 +6,8 @@ slots it waits for one event a step, that of the policy's action, and for nothin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -54,3 +56,20 @@ class ActionSlots:
         self._arrived.record()
         self._arrived.synchronize()
         return slot.numpy()
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Policy and learner work on a stream of their own, beside those of physics.
+
+    The default stream cannot be recorded as a graph. On a CPU nothing changes.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.cuda.current_stream(device)
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(before)
+    with torch.cuda.stream(stream):
+        yield
+    before.wait_stream(stream)

@@ -26,7 +26,7 @@ from unilab.physics.mujoco_warp.lanes import Lane, capture, make_lane
 from unilab.physics.mujoco_warp.memory import check_device_memory
 from unilab.physics.mujoco_warp.overflow import read_overflow
 from unilab.physics.mujoco_warp.variant_rows import supported_fields
-from unilab.physics.mujoco_warp.worlds import HostRows, Worlds
+from unilab.physics.mujoco_warp.worlds import CARRIED, HostRows, Worlds
 from unilab.physics.reset_sensors import ResetSensors
 from unilab.physics.variants import Variants
 
@@ -121,6 +121,7 @@ class MujocoWarp:
         self._worlds = [
             self._make_worlds(group, substeps, takes_max, lane) for group, lane in enumerate(lanes)
         ]
+        self._solver_exits = all(w.model.opt.graph_conditional for w in self._worlds)
         self.graph = self._record(cuda_graph)
         needs_thread = overlap and device.type == "cpu"
         self._worker = ThreadPoolExecutor(1, "unilab-physics") if needs_thread else None
@@ -240,8 +241,8 @@ class MujocoWarp:
 
     def snapshot(self) -> Mapping[str, Any]:
         """Return what the next step begins with: clock, positions, velocities, warm start."""
-        parts = [worlds.carried() for worlds in self._worlds]
-        return {name: torch.cat([p[name] for p in parts]).cpu().numpy() for name in parts[0]}
+        parts = [worlds.read() for worlds in self._worlds]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Continue from a snapshot.
@@ -250,7 +251,7 @@ class MujocoWarp:
           PhysicsError: it is of another backend, model or number of envs.
         """
         nq, nv = self.model.nq, self.model.nv
-        if set(snapshot) != set(self._worlds[0].carried()):
+        if set(snapshot) != set(CARRIED):
             raise PhysicsError("snapshot is of another physics backend; this run is on mujoco_warp")
         arrays = {name: np.asarray(value) for name, value in snapshot.items()}
         wanted = {"qpos": (len(self.state), nq), "qvel": (len(self.state), nv)}
@@ -258,8 +259,7 @@ class MujocoWarp:
             if arrays[name].shape != shape:
                 raise PhysicsError(f"snapshot has {name} {arrays[name].shape}, this run {shape}")
         for worlds, envs in zip(self._worlds, self.groups, strict=True):
-            for name, view in worlds.carried().items():
-                view.copy_(torch.from_numpy(arrays[name][envs]))
+            worlds.write({name: array[envs] for name, array in arrays.items()})
         self.state[:, 0, TIME] = arrays["time"]
         self.state[:, 0, QPOS : QPOS + nq] = arrays["qpos"]
         self.state[:, 0, QPOS + nq :] = arrays["qvel"]
@@ -270,13 +270,15 @@ class MujocoWarp:
             self._worker.shutdown(wait=True)
             self._worker = None
         for worlds in self._worlds:
-            worlds.lane.passed(worlds.lane.mark())
+            worlds.lane.finish()
         self._worlds = []
         self._reset_sensors.close()
 
     def describe(self) -> str:
         """Say what physics runs on, and whether a control step is one graph launch."""
         graph = "a control step is one graph launch" if self.graph == "on" else self.graph
+        if not self._solver_exits:
+            graph += " (the driver is older than CUDA 12.4: the solver always takes all iterations)"
         return (
             f"mujoco-warp {version('mujoco-warp')} on {self.device}: {graph}; room for "
             f"{self.sizes.contacts} contacts and {self.sizes.constraints} constraint rows an env"
@@ -308,10 +310,9 @@ class MujocoWarp:
     def _record(self, wanted: CudaGraph) -> str:
         """Step once to compile every kernel, then record the graphs. Returns "on" or why not."""
         for worlds in self._worlds:
-            before = {name: view.clone() for name, view in worlds.carried().items()}
+            before = worlds.read()
             worlds.run_eagerly()
-            for name, view in worlds.carried().items():
-                view.copy_(before[name])
+            worlds.write(before)
         if wanted == "off":
             return "no graph (physics.cuda_graph=off)"
         try:

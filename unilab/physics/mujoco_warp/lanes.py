@@ -16,6 +16,8 @@ import torch
 import warp as wp
 from torch import Tensor
 
+from unilab.errors import ConfigError
+
 Launch = Callable[[], None]
 
 
@@ -50,7 +52,10 @@ class Lane(Protocol):
         """Return a mark that `passed` waits for: all that is queued now."""
 
     def passed(self, mark: Any) -> None:
-        """Wait until the lane has come by a mark."""
+        """Wait until the lane has come by a mark; None is always passed."""
+
+    def finish(self) -> None:
+        """Wait until nothing is queued any more."""
 
 
 def capture(lane: Lane, work: Launch) -> Launch:
@@ -121,6 +126,9 @@ class HostLane:
     def passed(self, mark: None) -> None:
         """Nothing to wait for."""
 
+    def finish(self) -> None:
+        """Nothing to wait for."""
+
 
 class CudaLane:
     """A CUDA device: one stream that works, one that brings results to the host.
@@ -132,6 +140,12 @@ class CudaLane:
     def __init__(self, device: torch.device) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = f"cuda:{index}"
+        if not wp.is_device_available(self.device):
+            raise ConfigError(
+                f"physics.backend=mujoco_warp: torch sees {self.device}, Warp {wp.config.version} "
+                "does not: its CUDA driver is too old for this Warp, or Warp was built without "
+                "CUDA. Update the driver, or use physics.backend=mujoco_cpu"
+            )
         self._torch_device = torch.device("cuda", index)
         self._stream = torch.cuda.Stream(self._torch_device)
         self._copies = torch.cuda.Stream(self._torch_device)
@@ -193,9 +207,15 @@ class CudaLane:
         event.record(self._stream)
         return event
 
-    def passed(self, mark: torch.cuda.Event) -> None:
+    def passed(self, mark: torch.cuda.Event | None) -> None:
         """Wait for an event; nearly always it lies behind already."""
-        mark.synchronize()
+        if mark is not None:
+            mark.synchronize()
+
+    def finish(self) -> None:
+        """Wait for both streams."""
+        self._stream.synchronize()
+        self._copies.synchronize()
 
 
 def make_lane(device: torch.device) -> Lane:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import mujoco_warp as mjw
 import numpy as np
 import torch
 import warp as wp
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unilab.physics.base import F64, I32
@@ -23,6 +25,10 @@ from unilab.physics.mujoco_warp.kernels import (
 from unilab.physics.mujoco_warp.lanes import Lane, Launch
 from unilab.physics.mujoco_warp.variant_rows import VariantRows
 from unilab.physics.variants import Variants
+
+# What a step hands to the next. The warm start is a guess that the solver begins with: it changes a
+# result by rounding.
+CARRIED = ("time", "qpos", "qvel", "qacc_warmstart")
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,8 @@ class Worlds:
             self.model = mjw.put_model(model, batch_sizes=sizes_of)
             if self.variants is not None:
                 self.variants.attach(self.model, count)
+            if lane.device != "cpu" and not wp.is_conditional_graph_supported():
+                self.model.opt.graph_conditional = False
             self.model.opt.warn_overflow = 0  # printed from the device; `rows.overflow` tells
             self.data = mjw.make_data(
                 model, self.num_worlds, nconmax=sizes.contacts, njmax=sizes.constraints
@@ -187,12 +195,20 @@ class Worlds:
                 inputs=[ids, velocities, self.data.qvel],
             )
 
-    def carried(self) -> dict[str, Tensor]:
-        """Return the device's views of what a step hands to the next: time, qpos, qvel, warm start.
+    def read(self) -> dict[str, NDArray[np.float32]]:
+        """Return what a step hands to the next, on the host, after all that is queued."""
+        with self.lane.active():
+            found = {name: self._view(name).cpu().numpy().copy() for name in CARRIED}
+        self.lane.finish()
+        return found
 
-        The warm start is a guess that the solver begins with: it changes a result by rounding.
-        """
-        data = self.data
-        views = {"time": data.time, "qpos": data.qpos, "qvel": data.qvel,
-                 "qacc_warmstart": data.qacc_warmstart}  # fmt: skip
-        return {name: wp.to_torch(array) for name, array in views.items()}
+    def write(self, values: Mapping[str, NDArray[np.float32]]) -> None:
+        """Set what `read` returned."""
+        with self.lane.active():
+            for name, value in values.items():
+                self._view(name).copy_(torch.from_numpy(np.ascontiguousarray(value)))
+        self.lane.finish()
+
+    def _view(self, name: str) -> Tensor:
+        view: Tensor = wp.to_torch(getattr(self.data, name))
+        return view
