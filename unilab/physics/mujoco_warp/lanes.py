@@ -140,7 +140,7 @@ class CudaLane:
     def __init__(self, device: torch.device) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = f"cuda:{index}"
-        if not wp.is_device_available(self.device):
+        if index >= wp.get_cuda_device_count():
             raise ConfigError(
                 f"physics.backend=mujoco_warp: torch sees {self.device}, Warp {wp.config.version} "
                 "does not: its CUDA driver is too old for this Warp, or Warp was built without "
