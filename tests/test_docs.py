@@ -43,6 +43,9 @@ def tiny(command: str) -> list[str]:
         words += [*TINY_TRAIN, "train.iterations=2"]
     elif words[1] == "bench":
         words += ["--quick", "--num-envs", "128", "--output", "results"]
+    elif words[1] == "selfcheck":
+        words = [w for w in words if w != "--gpu"]
+        words += ["--checks-only", "--task", "go1_walk", "--output", "results"]
     elif words[1] == "tune":
         words += ["--budget", "5"]
     elif words[1] == "eval":
