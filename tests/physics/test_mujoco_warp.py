@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import copy
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mujoco
+import mujoco_warp as warp_physics
 import numpy as np
 import pytest
 import torch
+import warp
 
 from tests.physics.backends import begin, physics, task
 from tests.runtime.support import running, waves
 from unilab.config.randomization import RandomizationConfig
+from unilab.config.schema import PhysicsConfig
 from unilab.errors import ConfigError, PhysicsError
 from unilab.physics.base import FROZEN
 from unilab.physics.contact_sizes import ContactSizes, measure_contacts
 from unilab.physics.model import compile_robot
+from unilab.physics.mujoco_warp.overflow import read_overflow
 from unilab.physics.randomize import make_variants
 from unilab.physics.variants import Variants
 from unilab.selfcheck import checks, parity
@@ -216,3 +224,67 @@ def test_the_cpu_device_needs_no_gpu_runtime() -> None:
     with physics("mujoco_warp", task("cartpole"), 1) as made:
         assert made.device == "cpu"  # type: ignore[attr-defined]
         assert not torch.cuda.is_initialized()
+
+
+def test_low_friction_is_said_since_the_solver_may_diverge() -> None:
+    built = task("go1_walk")
+    model = copy.copy(built.robot.model)
+    model.geom_friction[:, 0] = 1e-3
+    slippery = replace(built, robot=replace(built.robot, model=model))
+    with physics("mujoco_warp", slippery, 1) as made:
+        (notice,) = made.events(0)
+        assert "friction" in notice
+        assert "0.001" in notice
+
+
+def refuse(*_args: Any, **_options: Any) -> None:
+    raise RuntimeError("Warp CUDA error 900: operation not permitted when stream is capturing")
+
+
+def test_a_refused_graph_is_said_and_the_step_runs_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warp, "ScopedCapture", refuse)
+    with physics("mujoco_warp", task("cartpole"), 1) as made:
+        assert "no graph (Warp CUDA error 900" in made.describe()
+        (notice,) = made.events(0)
+        assert "several times slower" in notice
+        step(made, np.zeros((1, 1)))
+        assert np.isfinite(made.state).all()
+    with (
+        pytest.raises(ConfigError, match=r"cuda_graph=on: cpu refuses.*cuda_graph=auto"),
+        physics("mujoco_warp", task("cartpole"), 1, cuda_graph="on"),
+    ):
+        pass
+
+
+def test_too_little_memory_says_how_many_envs_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from unilab.physics.mujoco_warp.memory import bytes_per_world, check_device_memory
+
+    built, device = task("go1_walk"), torch.device("cuda", 0)
+    each = bytes_per_world(built.robot.model, parity.room(built))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (10 * each, 20 * each))
+    check_device_memory(built.robot.model, parity.room(built), 10, device)
+    with pytest.raises(ConfigError, match=r"num_envs=11: .*lower physics\.num_envs to 10 or less"):
+        check_device_memory(built.robot.model, parity.room(built), 11, device)
+
+
+@pytest.mark.parametrize("bit", [b for b in warp_physics.OverflowType if b.bit_count() == 1])
+def test_what_an_overflow_says_can_be_set(bit: Any) -> None:
+    """OVF-08 of the field reports: a key that is named is a key of the config."""
+    room = ContactSizes(8, 16)
+    found = read_overflow(np.array([0, int(bit)], np.int32), np.array([40, 99], np.int32), room, 64)
+    if bit.name in ("ITERATIONS", "LS_ITERATIONS"):
+        assert found is None  # a setting of the model, not a memory
+        return
+    assert found is not None
+    assert bit.name in found.message
+    for key in re.findall(r"physics\.(\w+)", found.message):
+        assert key in PhysicsConfig.model_fields
+
+
+def test_selfcheck_without_a_gpu_says_so_before_anything_runs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "unilab.cli", "selfcheck", "--gpu"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "no such device" in done.stderr
+    assert "Traceback" not in done.stderr

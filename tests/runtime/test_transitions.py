@@ -12,6 +12,7 @@ from tests.runtime.support import built_task, rows, running, step_all, waves
 from unilab.runtime.pipeline import Pipeline, Transitions
 
 NUM_ENVS = 96
+BACKENDS = ("mujoco_cpu", "mujoco_warp")
 LIMITS = ("terminations.tilted.limit_cos=0.34", "terminations.base_low.height_m=0.12")
 NO_LIMITS = ("terminations.tilted.limit_cos=-2.0", "terminations.base_low.height_m=-1000.0")
 PUSHED = ("events.push.min_s=0.2", "events.push.max_s=0.5")
@@ -29,9 +30,9 @@ class Episode:
 NAMES = ("obs", "critic_obs")
 
 
-def run(steps: int, max_steps: int, limits: tuple[str, ...], size: float) -> Episode:
+def run(backend: str, steps: int, max_steps: int, limits: tuple[str, ...], size: float) -> Episode:
     """Step go1_walk; note the first end of every env, and every observation."""
-    built = built_task("go1_walk", *limits, *PUSHED)
+    built = built_task("go1_walk", f"physics.backend={backend}", *limits, *PUSHED)
     with running(built, NUM_ENVS) as pipeline:
         pipeline.arrays["max_steps_in"][:] = max_steps
         result = Episode(
@@ -67,13 +68,17 @@ def check_final_is_what_would_have_been_seen(ending: Episode, endless: Episode) 
     return len(envs)
 
 
-def test_final_obs_is_the_obs_of_the_same_run_without_that_termination() -> None:
-    ending, endless = run(60, 10_000, LIMITS, 4.0), run(60, 10_000, NO_LIMITS, 4.0)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_final_obs_is_the_obs_of_the_same_run_without_that_termination(backend: str) -> None:
+    ending = run(backend, 60, 10_000, LIMITS, 4.0)
+    endless = run(backend, 60, 10_000, NO_LIMITS, 4.0)
     assert check_final_is_what_would_have_been_seen(ending, endless) > NUM_ENVS // 4
 
 
-def test_final_obs_is_the_obs_of_the_same_run_without_the_time_limit() -> None:
-    ending, endless = run(20, 15, NO_LIMITS, 0.5), run(20, 10_000, NO_LIMITS, 0.5)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_final_obs_is_the_obs_of_the_same_run_without_the_time_limit(backend: str) -> None:
+    ending = run(backend, 20, 15, NO_LIMITS, 0.5)
+    endless = run(backend, 20, 10_000, NO_LIMITS, 0.5)
     assert check_final_is_what_would_have_been_seen(ending, endless) == NUM_ENVS
     assert (ending.ended_at == 14).all()
 

@@ -46,7 +46,7 @@ def selfcheck(
       command: what the user typed, for the record.
 
     Returns:
-      0, or 1 where a check failed.
+      0, or 1 where a check failed or an env had too little room for its contacts.
 
     Raises:
       ConfigError: there is no CUDA device, or mujoco-warp is not installed.
@@ -75,11 +75,14 @@ def selfcheck(
         },
     )
     outcomes = [f.outcome for row in found.values() for f in row.values()]
+    overflows = sum(row.overflows for row in rates)
+    if overflows:
+        say(f"FAILED: {overflows} env steps had too little room for contacts: no rate counts")
     say(
         f"{outcomes.count('passed')} checks passed, {outcomes.count('failed')} failed, "
         f"{outcomes.count('not run')} not run, in {took_s:.0f} s; written: {path}"
     )
-    return 1 if "failed" in outcomes else 0
+    return 1 if "failed" in outcomes or overflows else 0
 
 
 def _check(task: str, device: torch.device) -> dict[str, Found]:

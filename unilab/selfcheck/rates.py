@@ -36,6 +36,7 @@ class Rates:
       exposed_ms, busy_ms: by stage and by resource.
       to_device_bytes, to_host_bytes: per env step.
       update_ms: one update of the learner from a whole rollout.
+      overflows: env steps that failed for want of room; a rate with any means nothing.
     """
 
     task: str
@@ -51,6 +52,7 @@ class Rates:
     to_device_bytes: int
     to_host_bytes: int
     update_ms: Spread
+    overflows: int
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -126,6 +128,7 @@ def _measure(pipeline: Pipeline, learner: Learner, rollout: Rollout, passes: int
         + _row_bytes(pipeline.physics.sensors)
         + 4 * (1 + pipeline.num_actions),
         update_ms=Spread.of(1e3 * s for s in update_s),
+        overflows=int(pipeline.take_log().get("failure/frozen", 0.0)),
     )
 
 

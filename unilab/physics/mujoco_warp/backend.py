@@ -34,6 +34,8 @@ STATE_SIGNATURE = int(mujoco.mjtState.mjSTATE_FULLPHYSICS.value)
 TIME, QPOS = 0, 1
 START_S = 1.0  # clock of a new episode, as on the CPU backend
 
+LOW_FRICTION = 1e-3
+
 CudaGraph = Literal["auto", "on", "off"]
 OnOverflow = Literal["end_episode", "raise"]
 
@@ -106,7 +108,7 @@ class MujocoWarp:
         self.model, self.groups, self.sizes = model, groups, sizes
         self._on_overflow = on_overflow
         self._told = 0
-        self._notices: list[str] = []
+        self._notices = _lint(model)
         self.failures: U8 = np.zeros(num_envs, np.uint8)
         lanes = [make_lane(device) for _ in groups]
         self.device = lanes[0].device
@@ -347,6 +349,18 @@ def check_versions() -> None:
             f"need the same minor version. Fix: pip install 'mujoco-warp=="
             f"{'.'.join(mujoco.__version__.split('.')[:2])}.*'"
         )
+
+
+def _lint(model: Any) -> list[str]:
+    """Return what is known to go wrong in mujoco-warp and not in MuJoCo C."""
+    colliding = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
+    low = colliding & (model.geom_friction[:, 0] <= LOW_FRICTION)
+    if not low.any():
+        return []
+    return [
+        f"{int(low.sum())} geoms have a sliding friction of {LOW_FRICTION} or less: boxes stacked "
+        "on such ones became NaN in mujoco-warp (mujoco_warp#1517); 0.01 is fine"
+    ]
 
 
 def start_warp(kernel_cache: Path | None) -> None:
