@@ -13,7 +13,7 @@ from unilab.config.randomization import RandomizationConfig
 from unilab.errors import ConfigError
 from unilab.physics.model_fields import FIELDS
 from unilab.physics.randomize import check_randomization, make_variants
-from unilab.physics.variants import Variants, changed_fields, field_names, read_field
+from unilab.physics.variants import RUN, Variants, changed_fields, field_names, read_field
 from unilab.tasks.base import ASSETS
 
 SIGHT = {"stat.center", "stat.extent", "stat.meansize"}  # of the viewer; nothing computes with them
@@ -292,7 +292,8 @@ def test_sizes_of_the_table_follow_the_modes_in_use() -> None:
 def test_startup_draws_go_round_and_reset_draws_follow_the_bits(go1: Any) -> None:
     table = Variants((go1,) * 6, (), {}, num_reset=2)
     draws = np.array([0, 1, 2, 3, 4], np.uint64)
-    assert table.ids(np.arange(5, dtype=np.int32), draws).tolist() == [0, 3, 4, 1, 2]
+    env_ids = np.array([0, RUN - 1, RUN, 2 * RUN, 3 * RUN], np.int32)
+    assert table.ids(env_ids, draws).tolist() == [0, 1, 2, 5, 0]
 
 
 def test_nothing_to_draw_makes_no_table(go1: Any) -> None:
