@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import RESULTS, fresh_processes, machine, show, spread, write_result
 
-STEPS, WARM_UP = 12, 60  # control steps of a pass; before the states are taken
+PASS_S, MIN_STEPS, WARM_UP = 0.5, 8, 60  # of a pass; control steps before states are taken
 NARROW = "[0.97, 1.03]"
 MODEL = tuple(f"randomization.{entry}={NARROW}" for entry in ("body_mass.scale", "gravity.scale"))
 RESET = ("randomization.body_mass.mode=reset", "randomization.gravity.mode=reset")
@@ -89,25 +89,26 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         compile_kernels(pipelines[name])
         pipelines[name].reset()
     draw = np.random.default_rng(1)
-    size = (WARM_UP + STEPS, base.physics.num_envs, pipelines["off"].num_actions)
+    size = (WARM_UP, base.physics.num_envs, pipelines["off"].num_actions)
     actions = draw.normal(0.0, 0.3, size).astype(np.float32)
 
-    def run(pipeline: Any, first: int, last: int) -> float:
+    def run(pipeline: Any, steps: int) -> float:
         begin = perf_counter()
-        for step in range(first, last):
+        for step in range(steps):
             for group, envs in enumerate(pipeline.groups):
-                pipeline.submit(group, actions[step, envs])
+                pipeline.submit(group, actions[step % WARM_UP, envs])
                 pipeline.finish(group)
-        return (perf_counter() - begin) / (last - first)
+        return (perf_counter() - begin) / steps
 
-    run(pipelines["off"], 0, WARM_UP)
+    # Long enough that the caches are those of this row and not of the one before.
+    steps = max(MIN_STEPS, round(PASS_S / run(pipelines["off"], WARM_UP)))
     start = dict(pipelines["off"].physics.snapshot())
     times: dict[str, list[float]] = {name: [] for name in pipelines}
     begin = perf_counter()
     while len(times["off"]) < 4 or perf_counter() - begin < arguments.seconds:
         for name, pipeline in pipelines.items():
             pipeline.physics.restore(start)
-            times[name].append(run(pipeline, WARM_UP, WARM_UP + STEPS))
+            times[name].append(run(pipeline, steps))
     for pipeline in pipelines.values():
         pipeline.close()
     rows = {

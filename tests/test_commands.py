@@ -123,12 +123,20 @@ def test_list_names_the_tasks_with_their_description(tmp_path):
 
 
 def test_explain_gives_every_value_with_its_origin_and_meaning(tmp_path):
-    overrides = ("physics.num_envs=64", "rewards.effort.weight=-0.2")
+    overrides = (
+        "physics.num_envs=64",
+        "rewards.effort.weight=-0.2",
+        "randomization.gravity.scale=[0.9, 1.1]",
+    )
     out = cli("explain", "cartpole", *overrides, cwd=tmp_path).out
     loaded = load_config("cartpole", overrides)
     meanings = {key.dotted: key.description for key in all_keys()}
     rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
+    off = loaded.config.randomization.names_off()
+    assert f"off: {', '.join(off)}" in out
     for key, value in leaves(to_plain(loaded.config)):
+        if key.startswith("randomization.") and key.split(".")[1] in off:
+            continue
         assert str("null" if value is None else value) in rows[key]
         assert loaded.origins.get(key, "default") in rows[key]
         assert meanings.get(key, "") in rows[key]

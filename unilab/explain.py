@@ -58,10 +58,12 @@ def _head(built: BuiltTask) -> str:
 
 
 def _config(loaded: LoadedConfig) -> str:
+    off = loaded.config.randomization.names_off()
     meaning = {key.dotted: key.description for key in all_keys()}
     rows = [
         (key, _show(value), loaded.origins.get(key, ""), meaning.get(key, ""))
         for key, value in leaves(to_plain(loaded.config))
+        if not key.startswith(tuple(f"randomization.{name}." for name in off))
     ]
     widths = [min(44, max(len(row[i]) for row in rows)) for i in range(3)]
     lines = ["config (key, value, where it comes from, what it does)"]
@@ -107,7 +109,8 @@ def _randomization(block: RandomizationConfig) -> str:
             f"{k}={_show(v)}" for k, v in values.items() if k != "mode" and v is not None
         )
         lines.append(f"  {name:18s} {entry.mode:8s} {chosen}")
-    return "\n".join(lines if len(lines) > 1 else ["randomization: none"])
+    head = lines if len(lines) > 1 else ["randomization: none"]
+    return "\n".join([*head, f"  off: {', '.join(block.names_off()) or 'none'}"])
 
 
 def _indent(text: str) -> str:

@@ -312,6 +312,12 @@ class RandomizationConfig(Section):
             if isinstance(entry, ModelEntry) and entry.is_on:
                 yield name, entry
 
+    def names_off(self) -> list[str]:
+        """Return the names of the entries that are off."""
+        on = dict(self.entries())
+        infos = type(self).model_fields
+        return [n for n in infos if isinstance(getattr(self, n), Entry) and n not in on]
+
     def entries(self) -> Iterator[tuple[str, Entry]]:
         """Yield the name and the entry of all that is on."""
         for name in type(self).model_fields:
