@@ -149,7 +149,7 @@ def terrain_left(base_pos, grid_frame, margin_m):
 
 
 @carry
-def track_walk(
+def measure_walk(
     terrain_walk_io,
     base_pos,
     base_quat,
@@ -217,7 +217,7 @@ def terrain_spawn(
       episode: episodes begun, from 1; in the first the level is drawn.
       terrain_level_io, terrain_column_io: (1,) of the tile.
       terrain_start_io: (2,) x and y of the base, m.
-      terrain_walk: (6,) of the old episode, see `track_walk`.
+      terrain_walk: (6,) of the old episode, see `measure_walk`.
       fixed_tile: (3,) where [0] > 0 level and column are [1] and [2] (evaluation).
       height_grid, grid_frame, tile_frame: the ground and its tiles.
       base_qpos_start: where the free joint starts in qpos.

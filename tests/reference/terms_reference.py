@@ -379,7 +379,7 @@ def track_air_time(env):
 
 
 @oracle("carry")
-def track_walk(env):
+def measure_walk(env):
     walk, command = env["terrain_walk"], env["command"]
     walk[:2] = env["base_pos"][:2] - env["terrain_start"]
     turn = headings(env["base_quat"][None])[0] * (command[0] + 1j * command[1])

@@ -125,7 +125,7 @@ def _ground(robot: Robot) -> _Ground:
             "terrain_column": CarriedField(1, scalar=True, reset=None),
             "terrain_start": CarriedField(2, reset=None),
             "fixed_tile": CarriedField(3, reset=None),
-            "terrain_walk": CarriedField(6, update="track_walk"),
+            "terrain_walk": CarriedField(6, update="measure_walk"),
         },
         mirrors={
             "height_scan": MirrorSpec(places[:, ::-1].ravel(), np.ones(places.size, np.float32)),
