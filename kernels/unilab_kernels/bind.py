@@ -180,7 +180,7 @@ class Binder:
     def _known_to_reset(self, name: str) -> bool:
         """Say whether a reset term may use a field; the new state is not known to it yet.
 
-        Carried fields are as the old episode left them, and those kept across episodes it may write.
+        Carried fields are as the old episode left them; those kept across episodes it may write.
         """
         field_ = self.carried.get(name.removesuffix("_io"))
         return field_ is not None and (not name.endswith("_io") or field_.reset is None)

@@ -205,7 +205,9 @@ class _Assembler:
             return [title, f"{result} = {call}" if result else call]
 
     def _terminations(self) -> list[str]:
-        lines, ends, cuts = [], [], ["step >= max_steps_in[0]"]
+        lines: list[str] = []
+        ends: list[str] = []
+        cuts = ["step >= max_steps_in[0]"]
         for k, (name, given) in enumerate(self.spec.terminations.items()):
             where = f"terminations.{name}"
             term = self.binder.find("termination", name, where)

@@ -1,4 +1,4 @@
-"""Terms of tasks on uneven ground: its height under a point, spawning, levels, what is relative to it.
+"""Terms of tasks on uneven ground: its heights, what is measured from them, tiles and levels.
 
 The ground is one grid of heights, a constant of the task:
 

@@ -81,7 +81,7 @@ def test_the_height_scan_is_that_of_rays(pipeline):
     qpos[:, 0] = rng.uniform(-24.0, 24.0, count)
     qpos[:, 1] = rng.uniform(-21.0, 21.0, count)
     qpos[:, 2] = rng.uniform(-1.0, 1.5, count)
-    quat = rng.normal(0.0, 0.15, (count, 4)) + [1.0, 0.0, 0.0, 0.0]
+    quat = rng.normal([1.0, 0.0, 0.0, 0.0], 0.15, (count, 4))
     yaw = rng.uniform(-np.pi, np.pi, count)
     for i in range(count):
         turn = np.array([np.cos(yaw[i] / 2), 0.0, 0.0, np.sin(yaw[i] / 2)])

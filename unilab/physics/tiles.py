@@ -65,21 +65,21 @@ def make_tile(
 
     # From the edge of the tile inward, no further than to the platform.
     inward = np.clip(half - from_middle, 0.0, half - platform)
+    heights: F64 = np.zeros_like(x)
     if kind in ("slope_up", "slope_down"):
-        rise = at(config.slope) * inward
-        return -rise if kind == "slope_up" else rise
+        heights = at(config.slope) * inward
     if kind in ("stairs_up", "stairs_down"):
         # A whole number of steps, whatever is left over lies flat at the edge.
         steps = np.floor((half - platform) / config.stair_width_m + 1e-9)
         flat = (half - platform) - steps * config.stair_width_m
         step = np.ceil((inward - flat) / config.stair_width_m - 1e-6)
-        rise = at(config.stairs_m) * np.clip(step, 0.0, steps)
-        return -rise if kind == "stairs_up" else rise
+        heights = at(config.stairs_m) * np.clip(step, 0.0, steps)
     # Flat at the edge and on the platform, with a ramp between.
     ramp = np.clip(inward / RAMP_M, 0.0, 1.0) * np.clip((from_middle - platform) / RAMP_M, 0.0, 1.0)
     if kind == "rough":
-        return at(config.rough_m) * draw.uniform(-1.0, 1.0, x.shape) * ramp
+        heights = at(config.rough_m) * draw.uniform(-1.0, 1.0, x.shape) * ramp
     if kind == "waves":
         turn = 2.0 * np.pi / config.wave_length_m
-        return 0.5 * at(config.waves_m) * (np.sin(turn * x) + np.sin(turn * y)) * ramp
-    return np.zeros_like(x)
+        heights = 0.5 * at(config.waves_m) * (np.sin(turn * x) + np.sin(turn * y)) * ramp
+    # Up and down are those of a robot that walks out from the middle.
+    return -heights if kind in ("slope_up", "stairs_up") else heights

@@ -1,8 +1,8 @@
 """Go1 walks on rough ground, slopes, stairs and waves, and sees their heights around it.
 
-The task is that of flat ground (`go1_walk`); what the ground adds is declared by `velocity_model`,
-and everything else is in ``configs/go1_rough.yaml``: the ground and its levels, the height scan, and
-terms that measure heights from the ground. The shape follows mjlab's rough Go1 task.
+The task is that of flat ground (`go1_walk`); what the ground adds is declared by `velocity_model`.
+Everything else is in ``configs/go1_rough.yaml``: the ground and its levels, the height scan, terms
+that measure heights from the ground. The shape follows mjlab's rough Go1 task.
 """
 
 from __future__ import annotations
