@@ -146,7 +146,11 @@ def interval(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reset(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a reset event: changes ``qpos_io`` (nq,) and ``qvel_io`` (nv,) f64 of a new episode."""
+    """Mark a reset event: changes ``qpos_io`` (nq,) and ``qvel_io`` (nv,) f64 of a new episode.
+
+    It sees carried fields as the old episode left them and may write those that are kept across
+    episodes; ``env_id`` counts envs from 0, and ``episode`` this env's episodes from 1.
+    """
     return _register("reset", function, 0)
 
 
