@@ -7,7 +7,8 @@ evaluation, plot and video. Writes walk_<task>.json and the learning curves of a
 
 Also says how far the training return rose from the first tenth of the iterations to the last one,
 in standard errors of the difference, and what the evaluation gives to actions of zero: a run that
-is too short to pass has learned something all the same if both are well exceeded.
+is too short to pass has learned something all the same if both are well exceeded. On uneven ground
+the mean level of the envs is compared likewise.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import RESULTS, machine, spread, write_result
+
+LEVEL = "curriculum/terrain_level"
 
 
 def main() -> None:
@@ -48,6 +51,10 @@ def main() -> None:
         print(f"     training return {rise['first_tenth']:.2f} -> {rise['last_tenth']:.2f} "
               f"({rise['standard_errors']:.0f} standard errors); evaluation "
               f"{r['metrics']['return']:.2f}, with actions of zero {idle:.2f}")  # fmt: skip
+        level = r["terrain_level"]
+        if level is not None:
+            print(f"     terrain level {level['first_tenth']:.2f} -> {level['last_tenth']:.2f} "
+                  f"({level['standard_errors']:.0f} standard errors)")  # fmt: skip
     from unilab.plots import compare_curves
 
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -95,24 +102,26 @@ def run(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
         "train_s": rows[-1]["elapsed_s"],
         "env_steps": rows[-1]["counter/env_steps"],
         "env_steps_per_s": rows[-1]["counter/env_steps"] / rows[-1]["elapsed_s"],
-        "training_return": rise([row for row in rows if "episode/return" in row]),
+        "training_return": rise(rows, "episode/return"),
+        "terrain_level": rise(rows, LEVEL) if LEVEL in rows[0] else None,
         "passed": all(evaluation["passed"].values()),
         "metrics": evaluation["metrics"],
         "by_command": evaluation["points"],
+        "by_level": evaluation["levels"],
     }
 
 
-def rise(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Compare the returns of the first and the last tenth of the iterations."""
-    returns = [float(row["episode/return"]) for row in rows]
-    count = max(2, len(returns) // 10)
-    first, last = returns[:count], returns[-count:]
+def rise(rows: list[dict[str, Any]], name: str) -> dict[str, float]:
+    """Compare a metric of the first and of the last tenth of the iterations."""
+    values = [float(row[name]) for row in rows if name in row]
+    count = max(2, len(values) // 10)
+    first, last = values[:count], values[-count:]
     error = math.sqrt((statistics.variance(first) + statistics.variance(last)) / count)
     means = statistics.fmean(first), statistics.fmean(last)
     return {
         "first_tenth": means[0],
         "last_tenth": means[1],
-        "standard_errors": (means[1] - means[0]) / error,
+        "standard_errors": (means[1] - means[0]) / max(error, 1e-9),
     }
 
 

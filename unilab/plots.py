@@ -25,6 +25,7 @@ COLORS = (
 )
 # Points a curve is drawn with at most; longer runs are averaged down to it.
 MAX_POINTS = 600
+LEVEL = "curriculum/terrain_level"
 # Common x positions of the curves that compare_curves averages.
 GRID_POINTS = 200
 
@@ -128,9 +129,9 @@ def compare_curves(runs: Sequence[tuple[str, Path | str]], out_png: Path | str) 
 
 
 def _second_metric(curves: Sequence[Curves]) -> tuple[str, str]:
-    for name in ("metric/lin_vel_error", "metric/ang_vel_error"):
+    for name in (LEVEL, "metric/lin_vel_error", "metric/ang_vel_error"):
         if any(c.get(name) is not None for c in curves):
-            return name, name.removeprefix("metric/").replace("_", " ")
+            return name, name.partition("/")[2].replace("_", " ")
     return "episode/length_s", "episode length (s)"
 
 
@@ -157,6 +158,14 @@ def _draw_errors(axis: Axes, curves: Curves) -> None:
     for (name, column), color in zip(errors.items(), _colors(len(errors)), strict=True):
         _line(axis, curves, column, color, name.replace("_", " "))
     axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
+    level = curves.get(LEVEL)
+    if level is not None:
+        twin = axis.twinx()
+        _style(twin)
+        twin.grid(visible=False)
+        _line(twin, curves, level, COLORS[4], "terrain level")
+        twin.set_ylim(bottom=0)
+        twin.set_ylabel("terrain level", color=COLORS[4])
     _legend(axis)
 
 

@@ -26,6 +26,8 @@ STAGES_OF = {
     "fresh": ("command", "interval", "observation"),
     "key": ("command", "interval", "reset", "observation", "carry"),
     "push_out": ("interval",),
+    "env_id": ("reset",),
+    "episode": ("reset",),
     "qpos_io": ("reset",),
     "qvel_io": ("reset",),
 }
@@ -160,7 +162,7 @@ class Binder:
                     f"{where}: a {term.stage} term cannot read '{name}'; only {stages} terms can"
                 )
             return self._special(term, name)
-        if term.stage == "reset":  # the new state is not known yet
+        if term.stage == "reset" and not self._known_to_reset(name):
             return self.constant(name) if name in self.constants else None
         if name.endswith("_io") and name[:-3] in self.carried:
             return self._carried_row(name[:-3])
@@ -175,6 +177,14 @@ class Binder:
         derived = registry.find("derived", name)
         return None if derived is None else self._derived(derived, where)
 
+    def _known_to_reset(self, name: str) -> bool:
+        """Say whether a reset term may use a field; the new state is not known to it yet.
+
+        Carried fields are as the old episode left them; those kept across episodes it may write.
+        """
+        field_ = self.carried.get(name.removesuffix("_io"))
+        return field_ is not None and (not name.endswith("_io") or field_.reset is None)
+
     def _special(self, term: Term, name: str) -> Binding:
         if name == "key":
             stream = zlib.crc32(f"{term.stage}/{term.name}".encode())
@@ -185,6 +195,10 @@ class Binder:
             return Row("reset_qpos_out", "i", 0, self.spec.nq, whole=True)
         if name == "qvel_io":
             return Row("reset_qvel_out", "i", 0, self.spec.nv, whole=True)
+        if name == "env_id":
+            return Scalar("i")
+        if name == "episode":
+            return Scalar("episode_io[i]")
         return Scalar(name)  # terminated, fresh
 
     def _carried_row(self, name: str) -> Row:

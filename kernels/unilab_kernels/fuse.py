@@ -212,16 +212,18 @@ class _Assembler:
             return [title, f"{result} = {call}" if result else call]
 
     def _terminations(self) -> list[str]:
-        lines = []
+        lines: list[str] = []
+        ends: list[str] = []
+        cuts = ["step >= max_steps_in[0]"]
         for k, (name, given) in enumerate(self.spec.terminations.items()):
             where = f"terminations.{name}"
             term = self.binder.find("termination", name, where)
             lines += self._call(term, given, where, result=f"ends_{k}", convert="bool")
-        flags = " or ".join(f"ends_{k}" for k in range(len(self.spec.terminations))) or "False"
+            (cuts if term.truncates else ends).append(f"ends_{k}")
         return [
             *lines,
-            f"terminated = {flags}",
-            "truncated = step >= max_steps_in[0] and not terminated",
+            f"terminated = {' or '.join(ends) or 'False'}",
+            f"truncated = ({' or '.join(cuts)}) and not terminated",
         ]
 
     def _rewards(self) -> list[str]:

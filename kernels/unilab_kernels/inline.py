@@ -175,11 +175,13 @@ class _Bind(ast.NodeTransformer):
         return self.rows.get(node.id) if isinstance(node, ast.Name) else None
 
     def _never_negative(self, node: ast.expr) -> bool:
-        """Say whether an index counts from the front: made of loop counters and + * // %."""
+        """Say whether an index counts from the front: loop counters, + * // %, max(0, ...)."""
         if isinstance(node, ast.Constant):
             return isinstance(node.value, int) and node.value >= 0
         if isinstance(node, ast.Name):
             return node.id in self.counters
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "max":
+            return any(self._never_negative(argument) for argument in node.args)
         if isinstance(node, ast.BinOp) and isinstance(
             node.op, ast.Add | ast.Mult | ast.FloorDiv | ast.Mod
         ):

@@ -52,12 +52,14 @@ class Term:
       function: the Python function.
       size: length of ``out``: a number, or the name of the argument whose length it has. 0 for a
         term that returns a scalar.
+      truncates: a termination that cuts the episode as its time limit does.
     """
 
     name: str
     stage: str
     function: Callable[..., Any]
     size: int | str = 0
+    truncates: bool = False
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -82,7 +84,9 @@ class Term:
 _REGISTRY: dict[tuple[str, str], Term] = {}
 
 
-def _register(stage: str, function: Callable[..., Any], size: int | str) -> Callable[..., Any]:
+def _register(
+    stage: str, function: Callable[..., Any], size: int | str, *, truncates: bool = False
+) -> Callable[..., Any]:
     name = function.__name__
     known = _REGISTRY.get((stage, name))
     if known is not None and not _is_same_place(known.function, function):
@@ -93,7 +97,7 @@ def _register(stage: str, function: Callable[..., Any], size: int | str) -> Call
     takes_out = "out" in inspect.signature(function).parameters
     if takes_out != (size != 0):
         raise TermError(f"{stage} term '{name}': an argument 'out' and a size go together")
-    _REGISTRY[(stage, name)] = Term(name, stage, function, size)
+    _REGISTRY[(stage, name)] = Term(name, stage, function, size, truncates)
     return function
 
 
@@ -118,6 +122,11 @@ def termination(function: Callable[..., Any]) -> Callable[..., Any]:
     return _register("termination", function, 0)
 
 
+def truncation(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a termination term: returns True where the episode is cut, as by its time limit."""
+    return _register("termination", function, 0, truncates=True)
+
+
 def carry(function: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a term that updates carried fields (``*_io``) once a step, after the rewards."""
     return _register("carry", function, 0)
@@ -137,7 +146,11 @@ def interval(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reset(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a reset event: changes ``qpos_io`` (nq,) and ``qvel_io`` (nv,) f64 of a new episode."""
+    """Mark a reset event: changes ``qpos_io`` (nq,) and ``qvel_io`` (nv,) f64 of a new episode.
+
+    It sees carried fields as the old episode left them and may write those that are kept across
+    episodes; ``env_id`` counts envs from 0, and ``episode`` this env's episodes from 1.
+    """
     return _register("reset", function, 0)
 
 

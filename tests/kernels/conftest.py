@@ -43,6 +43,18 @@ def show_{name}({name}, out):
     for j in range(len(out)):
         out[j] = {name}[j]
 """
+PROBE_OF_NUMBER = """
+
+@observation(size=1)
+def show_{name}({name}, out):
+    out[0] = {name}
+"""
+
+
+def probe_of(name: str) -> str:
+    """The text of an observation that shows a derived field."""
+    is_number = terms.find("derived", name).size == 0
+    return (PROBE_OF_NUMBER if is_number else PROBE_OF_ROW).format(name=name)
 
 
 class Case(NamedTuple):
@@ -62,7 +74,7 @@ def make_case(spec: KernelSpec, oracles: dict[Any, Any] | None = None) -> Case:
 @pytest.fixture(scope="session")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """All terms of the library in one kernel, and a user's probes."""
-    text = PROBES + "".join(PROBE_OF_ROW.format(name=name) for name in library("derived"))
+    text = PROBES + "".join(probe_of(name) for name in library("derived"))
     import_terms(tmp_path_factory.mktemp("probes"), "unilab_test_probes", text)
     probes = {f"show_{name}": {} for name in library("derived")}
     actor = chosen("observation")
@@ -91,7 +103,9 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Case:
         ("reward", "root_of_spare"): lambda e: np.sqrt(e.spare),
     }
     for name in library("derived"):
-        oracles["observation", f"show_{name}"] = lambda e, name=name: getattr(e, name)
+        oracles["observation", f"show_{name}"] = lambda e, name=name: (
+            getattr(e, name) if np.ndim(getattr(e, name)) == 2 else getattr(e, name)[:, None]
+        )
     return make_case(spec, oracles)
 
 

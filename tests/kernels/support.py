@@ -58,6 +58,11 @@ PARAMETERS: dict[tuple[str, str], dict[str, Any]] = {
         **{"lin_vel_ms": 0.2, "ang_vel_rads": 0.3},
     },
     ("reset", "reset_joints"): {"pos_rad": 0.2, "vel_rads": 0.5},
+    ("reset", "terrain_spawn"): {"first_levels": 2.0},
+    ("reward", "base_height_low_ground"): {"min_height_m": 0.3},
+    ("reward", "feet_clearance_ground"): {"height_m": 0.1, "threshold": 0.4},
+    ("termination", "base_low_ground"): {"height_m": 0.1},
+    ("termination", "terrain_left"): {"margin_m": 0.4},
 }
 
 
@@ -116,9 +121,21 @@ def make_spec(**changes: Any) -> KernelSpec:
             "push_timer": CarriedField(1, scalar=True, reset=0.25),
             "feet_air_time": CarriedField(NUM_FEET, update="track_air_time"),
             "gait_phase": CarriedField(1, scalar=True),
+            "terrain_level": CarriedField(1, scalar=True, reset=None),
+            "terrain_column": CarriedField(1, scalar=True, reset=None),
+            "terrain_start": CarriedField(2, reset=None),
+            "fixed_tile": CarriedField(3, reset=None),
+            "terrain_walk": CarriedField(6, update="measure_walk"),
         },
         "constants": {
             "control_dt": CONTROL_DT,
+            "episode_length_s": 2.0,
+            # 4 m x 3 m around the origin: some points are beyond its end.
+            "height_grid": draw.normal(0.0, 0.2, 9 * 7),
+            "grid_frame": np.array([-2.0, -1.5, 2.0, 9.0, 7.0]),
+            "tile_frame": np.array([-1.0, -0.5, 1.0, 3.0, 2.0]),
+            "scan_x": draw.uniform(-0.8, 0.8, 11),
+            "scan_y": draw.uniform(-0.6, 0.6, 11),
             "default_joint_pos": middle,
             "soft_lower": middle - 0.4,
             "soft_upper": middle + 0.5,
@@ -193,6 +210,10 @@ def random_arrays(
         phases = draw.uniform(0.0, 1.0, n)
         phases[::5], phases[1::5] = 0.5 * (draw.random(n)[::5] < 0.5), 0.98
         fields[:, kernel.carried_slices["gait_phase"].start] = phases
+    if "fixed_tile" in kernel.carried_slices:
+        tiles = fields[:, kernel.carried_slices["fixed_tile"]]
+        tiles[:] = draw.integers(0, 2, (n, 3))
+        fields[:, kernel.carried_slices["terrain_level"].start] = draw.integers(0, 3, n)
     if "command" in kernel.carried_slices:  # some of them stand
         fields[: n // 3, kernel.carried_slices["command"]] *= 0.1
     arrays["failure_io"][:] = 0
@@ -239,7 +260,9 @@ def one_env(arrays: dict[str, np.ndarray], i: int) -> dict[str, np.ndarray]:
     return {name: {**shared, **single}[name] for name in ARRAYS}
 
 
-def assert_same(actual: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+def assert_same(
+    actual: dict[str, np.ndarray], wanted: dict[str, np.ndarray], atol: float = 2e-6
+) -> None:
     """Compare every array but the scratch: integers and inputs exactly, floats to 1e-5."""
     for name, (_, dtype, _) in ARRAYS.items():
         if name == "scratch_io":
@@ -248,7 +271,7 @@ def assert_same(actual: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) ->
             np.testing.assert_array_equal(actual[name], wanted[name], err_msg=name)
         else:
             np.testing.assert_allclose(
-                actual[name], wanted[name], rtol=1e-5, atol=2e-6, equal_nan=True, err_msg=name
+                actual[name], wanted[name], rtol=1e-5, atol=atol, equal_nan=True, err_msg=name
             )
 
 

@@ -75,6 +75,7 @@ def test_a_wrong_parameter_says_where_and_what_is_valid(changes, words):
 def test_a_field_that_the_task_lacks_is_named_with_all_that_there_is():
     fields = dict(make_spec().state_fields)
     del fields["base_quat"]
+    carried = {k: v for k, v in make_spec().carried_fields.items() if v.update is None}
     refused(
         [
             "observations.actor.gravity",
@@ -84,9 +85,15 @@ def test_a_field_that_the_task_lacks_is_named_with_all_that_there_is():
             "command",
         ],
         state_fields=fields,
+        carried_fields=carried,
     )
     del fields["joint_pos"]
-    refused(["'joint_pos'"], state_fields=fields, actor={"joint_pos_rel": {}})
+    refused(
+        ["'joint_pos'"],
+        state_fields=fields,
+        carried_fields=carried,
+        actor={"joint_pos_rel": {}},
+    )
 
 
 def test_a_parameter_cannot_replace_a_field():

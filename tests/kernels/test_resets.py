@@ -71,10 +71,15 @@ def test_a_first_observation_that_is_not_finite_is_flagged(everything):
     assert_same(arrays, wanted)
 
 
+def put_on_first_tile(case, arrays):
+    arrays["fields_io"][:, case.kernel.carried_slices["fixed_tile"]] = [1.0, 0.0, 0.0]
+
+
 def states(case, *, seed=7, rank=0, num_envs=8, episodes=20):
     """What resets draw, (episodes, num_envs, nq + nv)."""
     arrays = random_arrays(case.kernel, case.spec, num_envs, key=(seed, rank))
     arrays["episode_io"][:] = 0
+    put_on_first_tile(case, arrays)
     rows = []
     for _ in range(episodes):
         sample(case, arrays, range(num_envs))
@@ -107,6 +112,8 @@ def test_draws_of_one_env_do_not_depend_on_how_many_there_are_or_who_else_resets
     many = random_arrays(case.kernel, case.spec, 130, seed=1)
     few = random_arrays(case.kernel, case.spec, 6, seed=2)
     many["episode_io"][:], few["episode_io"][:] = 4, 4
+    for arrays in (many, few):
+        put_on_first_tile(case, arrays)
     sample(case, many, range(130))
     sample(case, few, [5])
     np.testing.assert_array_equal(few["reset_qpos_out"][5], many["reset_qpos_out"][5])
@@ -115,7 +122,8 @@ def test_draws_of_one_env_do_not_depend_on_how_many_there_are_or_who_else_resets
 def test_reset_draws_are_uniform_in_their_range(everything):
     rows = states(everything, num_envs=64, episodes=60)
     parameters = everything.spec.events["reset_base"]
-    x = rows[:, :, 0].ravel() - 0.1  # the default x
+    tile_x = everything.spec.constants["tile_frame"][0]
+    x = rows[:, :, 0].ravel() - 0.1 - tile_x  # from the default x on the first tile
     assert np.abs(x).max() <= parameters["xy_m"] * (1 + 1e-6)
     counts = np.histogram(x, bins=16, range=(-parameters["xy_m"], parameters["xy_m"]))[0]
     expected = len(x) / 16

@@ -18,7 +18,7 @@ SIZES = [1, 2, 63, 64, 65, 130]
 OUTPUTS = ("reward_out", "terminated_out", "truncated_out", "pushed_out")
 
 
-@pytest.fixture(scope="session", params=["go1_walk", "g1_walk"])
+@pytest.fixture(scope="session", params=["go1_walk", "g1_walk", "go1_rough"])
 def robot_task(request) -> tuple[Case, dict[str, int]]:
     """A robot's task as configured, and the sizes of its state and sensor rows."""
     built = build_task(load_config(request.param, []).config)
@@ -32,7 +32,11 @@ def robot_task(request) -> tuple[Case, dict[str, int]]:
         nv=int(model.nv),
         state_fields=built.model.fields,
         carried_fields=built.model.carried,
-        constants={**built.model.constants, "control_dt": built.control_dt},
+        constants={
+            **built.model.constants,
+            "control_dt": built.control_dt,
+            "episode_length_s": config.episode.length_s,
+        },
         actor=config.observations.actor,
         critic=config.observations.critic,
         rewards=config.rewards,
@@ -76,7 +80,8 @@ def test_a_step_of_a_robot_task_is_the_reference(num_envs, robot_task):
         with_failures(case, arrays, first=num_envs // 3)
     wanted = case.reference.step(arrays, 0, -(-num_envs // 64), num_envs)
     step(case.module, arrays)
-    assert_same(arrays, wanted)
+    # A place 50 m from the corner of the ground is a float32 to 4e-6 m, and stairs are steep.
+    assert_same(arrays, wanted, atol=2e-5 if case.spec.name == "go1_rough" else 2e-6)
     if num_envs == 130:
         assert set(arrays["failure_io"]) == {0, 1, 2, 3, 4}
         assert arrays["pushed_out"].any()
@@ -331,7 +336,7 @@ def test_actions_are_clipped_checked_and_mapped(num_envs, small):
     )
     ctrl = arrays["ctrl_offset_in"] + arrays["ctrl_scale_in"] * applied.astype(np.float64)
     for t in range(arrays["ctrl_out"].shape[1]):
-        np.testing.assert_allclose(arrays["ctrl_out"][:, t], ctrl, rtol=1e-14)
+        np.testing.assert_allclose(arrays["ctrl_out"][:, t], ctrl, rtol=1e-14, atol=1e-15)
     np.testing.assert_allclose(fields[:, columns["ctrl"]], ctrl, rtol=1e-6)
     np.testing.assert_array_equal(arrays["failure_io"], np.where(is_bad, 4, 0))
 

@@ -8,9 +8,9 @@ import re
 import numpy as np
 import pytest
 
-from tests.kernels.support import HEAD, import_terms, make_spec, random_arrays, step
+from tests.kernels.support import HEAD, import_terms, make_spec, random_arrays, refused, step
 from unilab_kernels import terms
-from unilab_kernels.fuse import assemble
+from unilab_kernels.fuse import ARRAYS, assemble
 from unilab_kernels.spec import CarriedField, StateField
 
 pytestmark = pytest.mark.usefixtures("forget_terms")
@@ -312,3 +312,78 @@ def test_an_integer_that_is_returned_becomes_float32(folder):
     source = assemble(make_spec(rewards={"whole": {"weight": 1.0}})).source
     returned = re.findall(r"reward_0 = (.*)", source)
     assert returned == ["f32(0)", "f32(-1)"]
+
+
+AT_RESET = (
+    HEAD
+    + """
+from unilab_kernels.terms import truncation
+
+
+@reset
+def own_level(qpos_io, level_io, score, env_id, episode):
+    level_io[0] += 1.0 if score > 0.5 else 0.0
+    qpos_io[0] = 100.0 * env_id + episode
+    qpos_io[1] = level_io[max(0, env_id - 1000)]
+
+
+@reset
+def own_wrong_level(score_io):
+    score_io[0] = 0.0
+
+
+@truncation
+def own_edge(cart_pos):
+    return cart_pos > 0.0
+
+
+@termination
+def own_fall(pole_angle):
+    return pole_angle > 0.0
+"""
+)
+KEPT = {
+    "level": CarriedField(1, reset=None),
+    "score": CarriedField(1, scalar=True),
+}
+
+
+def test_a_reset_term_sees_the_old_episode_and_keeps_what_outlives_it(folder):
+    import_terms(folder, "own_resets", AT_RESET)
+    spec = make_spec(name="own_reset", carried_fields=KEPT, events={"own_level": {}})
+    kernel = assemble(spec)
+    arrays = random_arrays(kernel, spec, 3, seed=1)
+    level, score = (kernel.carried_slices[name].start for name in ("level", "score"))
+    arrays["fields_io"][:, level] = [5.0, 6.0, 7.0]
+    arrays["fields_io"][:, score] = [0.9, 0.1, 0.9]
+    arrays["episode_io"][:] = [0, 4, 8]
+    module, ids = kernel.load(), np.array([0, 1], np.int32)
+    module.sample_resets(ids, *(arrays[name] for name in ARRAYS))
+    module.observe_resets(ids, *(arrays[name] for name in ARRAYS))
+    np.testing.assert_array_equal(arrays["fields_io"][:, level], [6.0, 6.0, 7.0])
+    np.testing.assert_array_equal(arrays["fields_io"][:, score], np.float32([0.0, 0.0, 0.9]))
+    np.testing.assert_array_equal(arrays["reset_qpos_out"][:2, 0], [1.0, 105.0])
+    np.testing.assert_array_equal(arrays["reset_qpos_out"][:2, 1], [6.0, 6.0])
+
+
+def test_a_reset_term_may_not_write_a_field_that_the_new_episode_sets(folder):
+    import_terms(folder, "own_resets", AT_RESET)
+    refused(["events.own_wrong_level", "'score_io'"], carried_fields=KEPT,
+            events={"own_wrong_level": {}})  # fmt: skip
+
+
+def test_a_truncation_cuts_the_episode_where_no_failure_ends_it(folder):
+    import_terms(folder, "own_resets", AT_RESET)
+    spec = make_spec(name="own_cut", terminations={"own_edge": {}, "own_fall": {}})
+    kernel = assemble(spec)
+    arrays = random_arrays(kernel, spec, 4, seed=1, max_steps=1000)
+    cart, pole = (spec.state_fields[name].columns[0] for name in ("cart_pos", "pole_angle"))
+    arrays["sensor_in"][:, :, cart] = np.array([1.0, 1.0, -1.0, -1.0])[:, None]
+    arrays["sensor_in"][:, :, pole] = np.array([1.0, -1.0, 1.0, -1.0])[:, None]
+    arrays["log_io"][:], arrays["step_io"][:] = 0.0, 10
+    step(kernel.load(), arrays)
+    assert arrays["terminated_out"].tolist() == [1, 0, 1, 0]
+    assert arrays["truncated_out"].tolist() == [0, 1, 0, 0]
+    log = dict(zip(kernel.log_names, arrays["log_io"].sum(0).tolist(), strict=True))
+    assert (log["termination/own_edge"], log["termination/own_fall"]) == (2.0, 2.0)
+    assert (log["episodes"], log["timeouts"]) == (3.0, 1.0)

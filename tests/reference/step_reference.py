@@ -24,7 +24,11 @@ DERIVED_NEEDS = {  # what a derived field is computed from
     "projected_gravity": ("base_quat",),
     "lin_vel_b": ("base_quat", "base_lin_vel_w"),
     "joint_torque": ("joint_pos", "joint_vel", "ctrl", "kp", "kd", "effort_limit"),
+    "ground_height": ("base_pos", "height_grid"),
+    "feet_ground": ("feet_pos_w", "height_grid"),
+    "ground_scan": ("base_pos", "base_quat", "height_grid", "scan_x"),
 }
+TRUNCATIONS = ("terrain_left",)  # they end an episode as its time limit does
 
 
 class StepReference:
@@ -141,6 +145,7 @@ class StepReference:
         for i in ids:
             arrays["episode_io"][i] += 1
             record = self.record(arrays, i)
+            record |= {"env_id": i, "episode": int(arrays["episode_io"][i])}
             record["qpos"] = arrays["reset_qpos_out"][i]
             record["qvel"] = arrays["reset_qvel_out"][i]
             record["qpos"][:] = arrays["default_qpos_in"]
@@ -210,16 +215,19 @@ class StepReference:
             name: np.asarray(self.oracles["termination", name](envs, **p), bool)
             for name, p in spec.terminations.items()
         }
-        terminated = np.any([np.zeros(len(ids), bool), *ends.values()], axis=0)
-        truncated = ~terminated & (arrays["step_io"][ids] >= arrays["max_steps_in"][0])
+        fails = [flags for name, flags in ends.items() if name not in TRUNCATIONS]
+        cuts = [flags for name, flags in ends.items() if name in TRUNCATIONS]
+        terminated = np.any([np.zeros(len(ids), bool), *fails], axis=0)
+        late = arrays["step_io"][ids] >= arrays["max_steps_in"][0]
+        truncated = ~terminated & np.any([late, *cuts], axis=0)
         envs.terminated = terminated
         rewards, total = {}, np.zeros(len(ids))
         for name, given in spec.rewards.items():
             parameters = {k: v for k, v in given.items() if k != "weight"}
             rewards[name] = self.oracles["reward", name](envs, **parameters)
             total = total + given["weight"] * rewards[name]
-        for i in ids:
-            record = self.record(arrays, i)
+        for k, i in enumerate(ids):
+            record = {**self.record(arrays, i), "terminated": terminated[k]}
             for carried in spec.carried_fields.values():
                 if carried.update is not None:
                     self.oracles["carry", carried.update](record)

@@ -72,6 +72,46 @@ def joint_torque(e):
     return np.clip(wanted, -e.effort_limit, e.effort_limit)
 
 
+def ground_at(e, x, y):
+    """Heights under points: weights of the three nodes of the triangle that each is in."""
+    left, bottom, per_m, columns, rows = e.grid_frame
+    grid = e.height_grid.reshape(int(rows), int(columns))
+    u = np.clip((x - left) * per_m, 0, columns - 1)
+    v = np.clip((y - bottom) * per_m, 0, rows - 1)
+    c = np.minimum(np.floor(u), columns - 2).astype(int)
+    r = np.minimum(np.floor(v), rows - 2).astype(int)
+    fu, fv = u - c, v - r
+    below = np.stack([1 - fu, fu - fv, np.zeros_like(fu), fv])  # under the diagonal
+    above = np.stack([1 - fv, np.zeros_like(fu), fv - fu, fu])
+    weights = np.where(fu >= fv, below, above)
+    nodes = np.stack([grid[r, c], grid[r, c + 1], grid[r + 1, c], grid[r + 1, c + 1]])
+    return np.sum(weights * nodes, axis=0)
+
+
+def headings(quat):
+    """(N,) complex numbers: the direction of the base's x axis seen from above."""
+    forward = rotation_matrices(quat)[:, :2, 0]
+    turned = forward[:, 0] + 1j * forward[:, 1]
+    return turned / np.abs(turned)
+
+
+@oracle("derived")
+def ground_height(e):
+    return ground_at(e, e.base_pos[:, 0], e.base_pos[:, 1])
+
+
+@oracle("derived")
+def feet_ground(e):
+    return ground_at(e, e.feet_pos_w[:, 0::3], e.feet_pos_w[:, 1::3])
+
+
+@oracle("derived")
+def ground_scan(e):
+    points = headings(e.base_quat)[:, None] * (e.scan_x + 1j * e.scan_y)
+    ground = ground_at(e, e.base_pos[:, :1] + points.real, e.base_pos[:, 1:2] + points.imag)
+    return e.base_pos[:, 2:3] - ground
+
+
 # -- rewards ------------------------------------------------------------------------------------
 
 
@@ -118,6 +158,19 @@ def tilt(e):
 @oracle("reward")
 def base_height_low(e, min_height_m):
     return np.clip(min_height_m - e.base_pos[:, 2], 0.0, None)
+
+
+@oracle("reward")
+def base_height_low_ground(e, min_height_m):
+    return np.clip(min_height_m + e.ground_height - e.base_pos[:, 2], 0.0, None)
+
+
+@oracle("reward")
+def feet_clearance_ground(e, height_m, threshold):
+    speed = np.linalg.norm(e.feet_vel_w.reshape(e.n, -1, 3)[:, :, :2], axis=2)
+    height = e.feet_pos_w[:, 2::3] - e.feet_ground
+    wrong = np.sum((height - height_m) ** 2 * speed, axis=1)
+    return np.where(speed_command(e) >= threshold, wrong, 0.0)
 
 
 @oracle("reward")
@@ -236,6 +289,19 @@ def base_low(e, height_m):
 
 
 @oracle("termination")
+def base_low_ground(e, height_m):
+    return e.base_pos[:, 2] < e.ground_height + height_m
+
+
+@oracle("termination")
+def terrain_left(e, margin_m):
+    left, bottom, per_m, columns, rows = e.grid_frame
+    first = np.array([left, bottom]) + margin_m
+    last = np.array([left + (columns - 1) / per_m, bottom + (rows - 1) / per_m]) - margin_m
+    return np.any((e.base_pos[:, :2] < first) | (e.base_pos[:, :2] > last), axis=1)
+
+
+@oracle("termination")
 def cart_out(e, limit_m):
     return np.abs(e.cart_pos) > limit_m
 
@@ -283,6 +349,16 @@ def base_height(e):
 
 
 @oracle("observation")
+def height_scan(e, clip_m=1.0):
+    return np.clip(e.ground_scan, -clip_m, clip_m)
+
+
+@oracle("observation")
+def base_height_ground(e):
+    return (e.base_pos[:, 2] - e.ground_height)[:, None]
+
+
+@oracle("observation")
 def cart_state(e):
     return np.stack([e.cart_pos, e.cart_vel], axis=1)
 
@@ -300,6 +376,18 @@ def track_air_time(env):
     for foot, touches in enumerate(env["feet_contact"]):
         before = env["feet_air_time"][foot]
         env["feet_air_time"][foot] = 0.0 if touches > 0 else before + env["control_dt"]
+
+
+@oracle("carry")
+def measure_walk(env):
+    walk, command = env["terrain_walk"], env["command"]
+    walk[:2] = env["base_pos"][:2] - env["terrain_start"]
+    turn = headings(env["base_quat"][None])[0] * (command[0] + 1j * command[1])
+    walk[2:4] += np.array([turn.real, turn.imag]) * env["control_dt"]
+    walk[5] += env["control_dt"]
+    if env["terminated"]:
+        left = max(float(env["episode_length_s"]) - walk[5], 0.0)
+        walk[4] = np.hypot(command[0], command[1]) * left
 
 
 @oracle("command")
@@ -382,3 +470,26 @@ def reset_joints(env, key, pos_rad=0.0, vel_rads=0.0):
     for j, (q, v) in enumerate(zip(env["joint_qpos_ids"], env["joint_qvel_ids"], strict=True)):
         env["qpos"][int(q)] += rng.uniform(key, 2 * j, -pos_rad, pos_rad)
         env["qvel"][int(v)] += rng.uniform(key, 2 * j + 1, -vel_rads, vel_rads)
+
+
+@oracle("reset")
+def terrain_spawn(env, key, first_levels=1.0):
+    x, y, size, levels, columns = env["tile_frame"]
+    walk, fixed = env["terrain_walk"], env["fixed_tile"]
+    level, column = int(env["terrain_level"][0]), env["env_id"] % int(columns)
+    if fixed[0] > 0:
+        level, column = int(fixed[1]), int(fixed[2])
+    elif env["episode"] == 1:
+        level = int(rng.uniform(key, 0, 0.0, first_levels))
+    else:
+        walked, asked = np.hypot(*walk[:2]), np.hypot(*walk[2:4]) + walk[4]
+        level += 1 if walked > size / 2 else -1 if walked < asked / 2 else 0
+        if level >= levels:
+            level = int(rng.uniform(key, 1, 0.0, levels))
+    level = int(np.clip(level, 0, levels - 1))
+    env["terrain_level"][0], env["terrain_column"][0] = level, column
+    q = int(env["base_qpos_start"])
+    env["qpos"][q : q + 2] += [x + level * size, y + column * size]
+    env["terrain_start"][:] = env["qpos"][q : q + 2]
+    start = env["terrain_start"].astype(float)[:, None]
+    env["qpos"][q + 2] += ground_at(Envs(env), *start)[0]

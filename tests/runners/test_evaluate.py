@@ -17,7 +17,13 @@ from unilab.config import load_config
 from unilab.errors import ConfigError
 from unilab.learners.base import ActOutput
 from unilab.runners.build import make_pipeline
-from unilab.runners.evaluate import EVALUATION_SEED, check_evaluation, evaluate
+from unilab.runners.evaluate import (
+    EVALUATION_SEED,
+    _fix_tiles,
+    check_evaluation,
+    evaluate,
+    format_evaluation,
+)
 from unilab.runners.restore import RestoredPolicy, restore_policy
 from unilab.runs import find_checkpoint
 from unilab.runtime.threads import make_plan
@@ -184,6 +190,30 @@ def test_tracking_errors_of_a_robot_that_stands_are_the_commands():
     for (vx, vy, yaw), row in table.items():
         assert row["lin_vel_error"] == pytest.approx(np.hypot(vx, vy), abs=0.1)
         assert row["ang_vel_error"] == pytest.approx(abs(yaw), abs=0.1)
+
+
+def test_on_uneven_ground_the_envs_are_spread_over_all_tiles_and_stay_on_their_level():
+    points = [[0.5, 0.0, 0.0], [0.0, 0.4, 0.0]]
+    built = built_for(
+        "evaluation.episodes=28", "evaluation.episode_length_s=1.0", f"evaluation.points={points}",
+        "terrain.levels=2", "evaluation.thresholds={}", task="go1_rough",
+    )  # fmt: skip
+    result = evaluate(built, Stand())  # type: ignore[arg-type]
+    assert [row["level"] for row in result.levels] == [0, 1]
+    for name, mean in result.metrics.items():  # 14 envs, two on each kind, on each level
+        assert mean == pytest.approx(np.mean([row[name] for row in result.levels])), name
+    assert [row["command"] for row in result.points] == sorted(points)
+    text = format_evaluation(result).splitlines()
+    assert [line.split()[0] for line in text[-2:]] == ["0", "1"]
+    pipeline = make_pipeline(built, make_plan(built.config.runtime, 28), seed=1, num_envs=28)
+    levels = _fix_tiles(pipeline)
+    for _ in range(2):  # what happened in an episode changes nothing
+        pipeline.reset(random_start=False)
+        pipeline.field("terrain_walk")[:] = [5.0, 0.0, 5.0, 0.0, 0.0, 9.0]
+        np.testing.assert_array_equal(pipeline.field("terrain_level")[:, 0], levels)
+        columns = pipeline.field("terrain_column")[:, 0]
+        assert np.unique(levels * 7 + columns, return_counts=True)[1].tolist() == [2] * 14
+    pipeline.close()
 
 
 def test_overrides_of_eval_are_used_and_saved_nowhere(trained, tmp_path):

@@ -85,12 +85,27 @@ def test_killed_before_the_first_checkpoint_starts_again_with_the_same_seed(fold
     assert_same_run(expected, only_run(killed))
 
 
-def test_go1_in_two_parts_equals_go1_in_one(folders):
-    small = ("physics.num_envs=128", "learners.ppo.symmetry=augment", "runtime.groups=2")
-    expected = train(folders[0], *small, "train.iterations=4", task="go1_walk")
-    run = train(folders[1], *small, "train.iterations=2", task="go1_walk")
+# Episodes of 0.4 s and robots that are thrown: levels of uneven ground change all the time.
+THROWN = (
+    *("terrain.tile_m=1.2", "terrain.platform_m=0.6", "terrain.levels=3"),
+    *("events.reset_base.lin_vel_ms=2.5", "events.terrain_spawn.first_levels=3.0"),
+)
+
+
+@pytest.mark.parametrize(("task", "more"), [("go1_walk", ()), ("go1_rough", THROWN)])
+def test_go1_in_two_parts_equals_go1_in_one(folders, task, more):
+    small = (
+        *("physics.num_envs=128", "learners.ppo.symmetry=augment", "runtime.groups=2"),
+        *("checkpoint.every=2", *more),  # the best score is that of the checkpoints
+    )
+    expected = train(folders[0], *small, "train.iterations=4", task=task)
+    run = train(folders[1], *small, "train.iterations=2", task=task)
     resume(folders[1], "train.iterations=4")
     assert_same_run(expected, run)
+    if task == "go1_rough":
+        levels = [line["curriculum/terrain_level"] for line in metrics(run)]
+        assert len(set(levels)) > 1
+        assert levels[2] > 0.0  # the first line after the cut: nobody began anew
 
 
 def test_randomized_in_two_parts_equals_randomized_in_one(folders):

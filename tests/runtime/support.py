@@ -83,12 +83,16 @@ class Recorder:
     Attributes:
       digests: one dict a step, name -> hash.
       done, bad, pushes: how often that happened.
+      levels: level of the terrain of each env; empty where there is none.
+      moves: by how much levels have changed.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.digests: list[dict[str, bytes]] = []
         self.done = self.bad = self.pushes = 0
+        self.levels: list[float] = []
+        self.moves: set[int] = set()
         self._step: dict[str, list[NDArray[Any]]] = {}
 
     def add(self, step: Transitions) -> None:
@@ -125,6 +129,9 @@ class Recorder:
         joined = {name: np.concatenate(parts) for name, parts in self._step.items()}
         self.digests.append({k: blake2b(v.tobytes()).digest() for k, v in joined.items()})
         self._step.clear()
+        if "terrain_level" in self.pipeline.built.kernel.carried_slices:
+            before, self.levels = self.levels, self.pipeline.field("terrain_level")[:, 0].tolist()
+            self.moves |= {int(b - a) for a, b in zip(before, self.levels, strict=False)}
 
 
 def difference(one: Recorder, other: Recorder) -> str:

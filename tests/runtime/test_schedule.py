@@ -22,9 +22,19 @@ BUSY = (
 BAD_ENV, BAD_EVERY = 5, 40
 
 
-def record(steps: int, **schedule: int | bool) -> Recorder:
-    """Run `go1_walk` in the order that a runner uses: finish a group, then submit it again."""
-    built = built_task("go1_walk", *BUSY)
+# Small tiles and thrown robots, so that levels go up, down and beyond the last.
+THROWN = (
+    "terrain.tile_m=1.2",
+    "terrain.platform_m=0.6",
+    "terrain.levels=3",
+    "events.reset_base.lin_vel_ms=2.5",
+    "events.terrain_spawn.first_levels=3.0",
+)
+
+
+def record(steps: int, task: str = "go1_walk", *more: str, **schedule: int | bool) -> Recorder:
+    """Run a task in the order that a runner uses: finish a group, then submit it again."""
+    built = built_task(task, *BUSY, *more)
     with running(built, NUM_ENVS, plan(**schedule), random_start=True) as pipeline:  # type: ignore[arg-type]
         recorder = Recorder(pipeline)
 
@@ -79,6 +89,27 @@ def test_the_compared_run_has_resets_timeouts_pushes_and_bad_actions() -> None:
 @pytest.mark.parametrize("schedule", FEW, ids=str)
 def test_every_schedule_gives_the_same_bits(schedule: dict[str, int | bool]) -> None:
     assert difference(serial(STEPS), record(STEPS, **schedule)) == ""
+
+
+@cache
+def serial_rough() -> tuple[Recorder, tuple[float, ...]]:
+    recorder = record(120, "go1_rough", *THROWN)
+    return recorder, tuple(recorder.levels)
+
+
+def test_in_the_compared_run_on_uneven_ground_levels_move_both_ways() -> None:
+    recorder, levels = serial_rough()
+    assert recorder.done > 2 * NUM_ENVS
+    assert {-1, 1} <= recorder.moves
+    assert set(levels) == {0.0, 1.0, 2.0}
+
+
+@pytest.mark.parametrize("schedule", [FEW[0], FEW[3], FEW[5]], ids=str)
+def test_every_schedule_gives_the_same_levels_and_bits(schedule: dict[str, int | bool]) -> None:
+    recorder, levels = serial_rough()
+    other = record(120, "go1_rough", *THROWN, **schedule)
+    assert difference(recorder, other) == ""
+    assert tuple(other.levels) == levels
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from unilab.tasks.base import build_task
 QUIET = ["physics.num_envs=2", "episode.random_start=false", "events.push=null"]
 
 
-@pytest.fixture(scope="module", params=["go1_walk", "g1_walk"])
+@pytest.fixture(scope="module", params=["go1_walk", "g1_walk", "go1_rough"])
 def pipeline(request: pytest.FixtureRequest) -> Iterator[Pipeline]:
     actor = load_config(request.param).config.observations.actor
     silent = [f"observations.actor.{name}.noise=0" for name in actor if "noise" in actor[name]]

@@ -21,6 +21,7 @@ from unilab.config.base import (
 )
 from unilab.config.learners import LearnersConfig, PPOConfig
 from unilab.config.randomization import RandomizationConfig
+from unilab.config.terrain import TerrainConfig
 
 __all__ = [
     "ActionsConfig",
@@ -36,6 +37,7 @@ __all__ = [
     "RunConfig",
     "RuntimeConfig",
     "TermConfig",
+    "TerrainConfig",
     "TrainConfig",
 ]
 
@@ -257,6 +259,9 @@ class RunConfig(Section):
     learner: Literal["ppo"] = Field(default="ppo", description="Learning algorithm.")
     physics: PhysicsConfig = Field(default=PhysicsConfig(), description="The simulation.")
     episode: EpisodeConfig = Field(default=EpisodeConfig(), description="Length of episodes.")
+    terrain: TerrainConfig = Field(
+        default=TerrainConfig(), description="Uneven ground in the place of the model's floor."
+    )
     actions: ActionsConfig = Field(default=ActionsConfig(), description="The action map.")
     observations: ObservationsConfig = Field(
         default=ObservationsConfig(), description="Observation terms, in order."

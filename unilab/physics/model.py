@@ -16,6 +16,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from unilab.config.terrain import TerrainConfig
 from unilab.errors import ConfigError
 from unilab.physics.actuators import (
     SUPPORTED_ACTUATORS,
@@ -35,6 +36,7 @@ from unilab.physics.sensors import (
     add_sensors,
     sensor_slices,
 )
+from unilab.physics.terrain import Terrain, add_terrain, check_colliders, read_terrain
 
 # The one module of this room that tasks import: all that they need of it is named here.
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "Robot",
     "SensorSlice",
     "SensorSpec",
+    "Terrain",
     "actuator_table",
     "check_randomization",
     "compile_robot",
@@ -66,6 +69,7 @@ class Robot:
       root_joint: name of the free joint, None for a robot fixed to the world.
       sensors: name -> columns of sensordata.
       default_qpos: (nq,) f64 from the keyframe `home`, else qpos0. Read-only.
+      terrain: the uneven ground in the place of the floor; None where there is none.
     """
 
     model: Any
@@ -75,6 +79,7 @@ class Robot:
     root_joint: str | None
     sensors: Mapping[str, SensorSlice]
     default_qpos: F64 = field(repr=False)
+    terrain: Terrain | None = field(default=None, repr=False)
 
     def qpos_ids(self, joint_names: Sequence[str]) -> I32:
         """Return (n,) i32 addresses in qpos of 1-DoF joints. Raises ConfigError: unknown joint."""
@@ -133,6 +138,8 @@ def compile_robot(
     timestep_s: float | None = None,
     collision_geoms: Sequence[str] | None = None,
     contact: ContactModel | None = None,
+    terrain: TerrainConfig | None = None,
+    floor: str = "floor",
 ) -> Robot:
     """Compile an MJCF file with the sensors a task declares.
 
@@ -145,6 +152,8 @@ def compile_robot(
       collision_geoms: shell patterns of geom names. Only these geoms of the moving bodies collide
         (geoms fixed to the world always may); None keeps the file's.
       contact: cone and contact dimensions; None keeps the file's.
+      terrain: uneven ground that takes the place of a geom; None, or without kinds: none.
+      floor: name of that geom.
 
     Returns:
       The robot.
@@ -152,7 +161,7 @@ def compile_robot(
     Raises:
       ConfigError: see `load_spec`; a mesh not found; no moving body, no actuator or an unsupported
         one, two free joints, a keyframe of the wrong length; an unknown name in `sensors` or
-        `collision_geoms`; an unknown name or an invalid value in `contact`.
+        `collision_geoms`; an unknown name or an invalid value in `contact`; see `add_terrain`.
     """
     file = Path(path).expanduser().absolute()
     spec = load_spec(file)
@@ -160,6 +169,9 @@ def compile_robot(
         if not timestep_s > 0:
             raise ConfigError(f"{file}: timestep_s is {timestep_s}; it must be above 0.")
         spec.option.timestep = timestep_s
+    ground = terrain if terrain is not None and terrain.kinds else None
+    if ground is not None:
+        add_terrain(spec, ground, floor, file)
     base = compile_base(spec, file)
     root_joint = _check_robot(base, file)
     if collision_geoms is not None:
@@ -170,6 +182,8 @@ def compile_robot(
         spec.delete(old)
     blocks = add_sensors(spec, base, sensors, file)
     model = compile_spec(spec, file)
+    if ground is not None:
+        check_colliders(model, ground, floor, file)
     rows = actuator_table(model)
     return Robot(
         model=model,
@@ -179,6 +193,7 @@ def compile_robot(
         root_joint=root_joint,
         sensors=MappingProxyType(sensor_slices(model, blocks)),
         default_qpos=_home_pose(model, file),
+        terrain=None if ground is None else read_terrain(model, ground, floor),
     )
 
 

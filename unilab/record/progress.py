@@ -20,11 +20,13 @@ HEADLINE = (
     ("system/env_steps_per_s", "steps/s"),
     ("episode/return", "return"),
     ("episode/length_s", "length (s)"),
+    ("curriculum/terrain_level", "terrain level"),
 )
 LEARNER = ("loss/", "policy/", "learner/")
 OTHERS_SKIPPED = (
     "reward/",
     "episode/",
+    "curriculum/",
     "counter/env_steps",
     "system/env_steps_per_s",
     *LEARNER,

@@ -46,6 +46,7 @@ class Evaluation:
       passed: for each threshold of the config, whether it is met.
       thresholds: the limits.
       points: the same metrics for each fixed command.
+      levels: on uneven ground, the same metrics for each level.
     """
 
     episodes: int
@@ -53,6 +54,7 @@ class Evaluation:
     thresholds: dict[str, float]
     passed: dict[str, bool]
     points: list[dict[str, Any]] = field(default_factory=list)
+    levels: list[dict[str, Any]] = field(default_factory=list)
 
 
 def check_evaluation(built: BuiltTask) -> None:
@@ -84,8 +86,8 @@ def check_evaluation(built: BuiltTask) -> None:
 def evaluate(built: BuiltTask, learner: Learner) -> Evaluation:
     """Run `evaluation.episodes` episodes, one per env, and measure.
 
-    Commands are the fixed points of the config, in turn. An episode counts until it ends; what an
-    env does afterwards does not.
+    Commands are the fixed points of the config, in turn; on uneven ground the envs are spread over
+    the tiles of all levels. An episode counts until it ends; what an env does afterwards does not.
 
     Raises:
       ConfigError: see `check_evaluation`.
@@ -98,6 +100,7 @@ def evaluate(built: BuiltTask, learner: Learner) -> Evaluation:
     pipeline = make_pipeline(built, plan, seed=EVALUATION_SEED, num_envs=count)
     try:
         points = _fix_commands(pipeline, config.evaluation.points)
+        levels = _fix_tiles(pipeline)
         # One step longer than is looked at: what survives is still in its own last state.
         _start(pipeline, steps + 1)
         velocity = _VelocityError(pipeline) if _is_velocity_task(built) else None
@@ -123,24 +126,31 @@ def evaluate(built: BuiltTask, learner: Learner) -> Evaluation:
     if velocity is not None:
         per_env["lin_vel_error"] = velocity.lin / np.maximum(velocity.steps, 1)
         per_env["ang_vel_error"] = velocity.ang / np.maximum(velocity.steps, 1)
-    return _summarise(built, per_env, points)
+    return _summarise(built, per_env, points, levels)
 
 
-def _summarise(built: BuiltTask, per_env: dict[str, F64], points: F64 | None) -> Evaluation:
+def _summarise(
+    built: BuiltTask, per_env: dict[str, F64], points: F64 | None, levels: F64 | None
+) -> Evaluation:
     settings = built.config.evaluation
     metrics = {name: float(values.mean()) for name, values in per_env.items()}
     passed = {
         name: metrics[name] >= limit if name in HIGHER_IS_BETTER else metrics[name] <= limit
         for name, limit in settings.thresholds.items()
     }
-    table = []
+
+    def means(rows: NDArray[np.bool_]) -> dict[str, float]:
+        return {name: float(values[rows].mean()) for name, values in per_env.items()}
+
+    by_point, by_level = [], []
     if points is not None:
         for point in np.unique(points, axis=0):
-            rows = (points == point).all(axis=1)
-            means = {name: float(values[rows].mean()) for name, values in per_env.items()}
-            table.append({"command": point.tolist(), **means})
+            by_point.append({"command": point.tolist(), **means((points == point).all(axis=1))})
+    if levels is not None:
+        for level in np.unique(levels):
+            by_level.append({"level": int(level), **means(levels == level)})
     episodes = len(per_env["return"])
-    return Evaluation(episodes, metrics, dict(settings.thresholds), passed, table)
+    return Evaluation(episodes, metrics, dict(settings.thresholds), passed, by_point, by_level)
 
 
 def format_evaluation(result: Evaluation) -> str:
@@ -153,13 +163,16 @@ def format_evaluation(result: Evaluation) -> str:
             word = "ok" if result.passed[name] else "MISSED"
             verdict = f"   {sign} {result.thresholds[name]:g}  {word}"
         lines.append(f"  {name:18s} {value:8.3f}{verdict}")
-    if result.points:
+    for title, table in (("command", result.points), ("level", result.levels)):
+        if not table:
+            continue
         names = [n for n in ("lin_vel_error", "ang_vel_error", "survived_fraction")
-                 if n in result.points[0]]  # fmt: skip
-        lines.append("  by command:  " + "  ".join(f"{n:>17s}" for n in names))
-        for row in result.points:
-            command = " ".join(f"{c:5.2f}" for c in row["command"])
-            lines.append(f"    {command}  " + "  ".join(f"{row[n]:17.3f}" for n in names))
+                 if n in table[0]]  # fmt: skip
+        lines.append(f"  {'by ' + title + ':':19s}  " + "  ".join(f"{n:>17s}" for n in names))
+        for row in table:
+            command = row[title] if title == "command" else [row[title]]
+            shown = " ".join(f"{c:5.2f}" if title == "command" else f"{c:5d}" for c in command)
+            lines.append(f"    {shown:17s}  " + "  ".join(f"{row[n]:17.3f}" for n in names))
     return "\n".join(lines)
 
 
@@ -193,6 +206,7 @@ def _frames(pipeline: Pipeline, learner: Learner) -> Iterator[Frame]:
     velocity = _VelocityError(pipeline) if points else None
     if points:
         pipeline.field("fixed_command")[0] = [1.0, *points[0]]
+    _show_tile(pipeline)
     _start(pipeline, steps + 1)
     shown = 0
     for k in range(steps):
@@ -293,6 +307,27 @@ def _fix_commands(pipeline: Pipeline, points: tuple[tuple[float, ...], ...]) -> 
     fixed[:, 0] = 1.0
     fixed[:, 1:] = chosen
     return chosen
+
+
+def _fix_tiles(pipeline: Pipeline) -> F64 | None:
+    """Spread the envs over the tiles, level by level, and return their levels (N,)."""
+    terrain, count = pipeline.built.robot.terrain, pipeline.num_envs
+    if terrain is None or "fixed_tile" not in pipeline.built.kernel.carried_slices:
+        return None
+    columns = len(terrain.config.kinds)
+    tiles = np.arange(count) * (terrain.config.levels * columns) // count
+    fixed = pipeline.field("fixed_tile")
+    fixed[:, 0] = 1.0
+    fixed[:, 1], fixed[:, 2] = tiles // columns, tiles % columns
+    return (tiles // columns).astype(np.float64)
+
+
+def _show_tile(pipeline: Pipeline) -> None:
+    """Film on the kind in the middle of all, on a level that a short training reaches."""
+    terrain = pipeline.built.robot.terrain
+    if terrain is not None and "fixed_tile" in pipeline.built.kernel.carried_slices:
+        middle = [terrain.config.levels // 4, len(terrain.config.kinds) // 2]
+        pipeline.field("fixed_tile")[:] = [1.0, *middle]
 
 
 def _start(pipeline: Pipeline, max_steps: int) -> None:

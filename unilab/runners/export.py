@@ -84,7 +84,7 @@ def describe(policy: RestoredPolicy) -> ExportMetadata:
     """Collect what a runner on the robot must know: joints, actuators, observation layout."""
     built = policy.built
     robot, config = built.robot, built.config
-    rows = robot.actuator_table()
+    rows, terrain = robot.actuator_table(), robot.terrain
     pose = robot.default_qpos[robot.qpos_ids(robot.joint_names)]
     return ExportMetadata(
         task=task_label(config.task),
@@ -103,6 +103,7 @@ def describe(policy: RestoredPolicy) -> ExportMetadata:
             "seed": config.seed,
             "commands": {name: dict(term) for name, term in config.commands.items()},
             "unilab_version": _version(),
+            **({} if terrain is None else {"height_scan_points_m": terrain.scan_points.T.tolist()}),
         },
     )
 

@@ -312,7 +312,8 @@ class Pipeline:
         Returns:
           "reward/<term>" weighted, per second; "metric/<term>" for a term of weight 0, unweighted;
           "episode/return", "episode/length_s" of the episodes that ended (absent if none did);
-          "termination/<term>", "termination/timeout": share of those; "failure/<reason>": count.
+          "termination/<term>", "termination/timeout": share of those; "failure/<reason>": count;
+          "curriculum/<field>": mean over the envs now.
         """
         kernel, log = self.built.kernel, self.arrays["log_io"]
         sums = dict(zip(kernel.log_names, np.add.reduce(log, axis=0).tolist(), strict=True))
@@ -329,6 +330,8 @@ class Pipeline:
         for name, weight in zip(kernel.reward_names, kernel.weights.tolist(), strict=True):
             mean = sums[f"reward/{name}"] / steps
             result[f"reward/{name}" if weight else f"metric/{name}"] = mean * (weight or 1.0)
+        for name in self.built.model.logged:
+            result[f"curriculum/{name}"] = float(self.field(name).mean(dtype=np.float64))
         for reason in FAILURES[1:]:
             if sums[f"failure/{reason}"]:
                 result[f"failure/{reason}"] = sums[f"failure/{reason}"]

@@ -19,7 +19,8 @@ import unilab_kernels.derived
 import unilab_kernels.events
 import unilab_kernels.observations
 import unilab_kernels.rewards
-import unilab_kernels.terminations  # noqa: F401  (these imports register the term library)
+import unilab_kernels.terminations
+import unilab_kernels.terrain  # noqa: F401  (these imports register the term library)
 from unilab.config import RunConfig, list_tasks
 from unilab.errors import ConfigError, nearest
 from unilab.physics.model import (
@@ -37,6 +38,7 @@ from unilab_kernels.terms import TermError
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 F64 = NDArray[np.float64]
+SPAWN = "terrain_spawn"
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class TaskModel:
       ctrl_offset: (A,) ctrl = offset + scale * action, in the unit of the actuator.
       ctrl_scale: (A,).
       mirrors: name of an observation term, or "action" -> its mirror; empty: no symmetry.
+      logged: carried fields of one number whose mean over the envs is logged, as curriculum/NAME.
     """
 
     fields: Mapping[str, StateField]
@@ -71,6 +74,7 @@ class TaskModel:
     ctrl_scale: F64
     carried: Mapping[str, CarriedField] = field(default_factory=dict)
     mirrors: Mapping[str, MirrorSpec] = field(default_factory=dict)
+    logged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class Task:
       collision_geoms: patterns of the geoms that may collide; None keeps the file's choice.
       contact: how contacts are modelled; None keeps the file's choice.
       camera: the camera of the video; None: the one named `track`, else one that follows.
+      floor: the geom whose place the config's terrain takes.
     """
 
     robot: str | Path
@@ -92,6 +97,7 @@ class Task:
     collision_geoms: Sequence[str] | None = None
     contact: ContactModel | None = None
     camera: str | None = None
+    floor: str = "floor"
 
 
 @dataclass(frozen=True)
@@ -151,12 +157,15 @@ def build_task(config: RunConfig) -> BuiltTask:
         timestep_s=physics.timestep_s,
         collision_geoms=task.collision_geoms,
         contact=task.contact,
+        terrain=config.terrain,
+        floor=task.floor,
     )
     if task.camera is not None:
         robot.camera_id(task.camera)  # refused here, not when the video is made
     model = _describe(task, robot, config)
     _check_numbers(config)
     check_randomization(robot.model, config.randomization)
+    _check_terrain(config)
     control_dt = physics.timestep_s * physics.substeps
     spec = KernelSpec(
         name=Path(config.task).stem,
@@ -167,7 +176,11 @@ def build_task(config: RunConfig) -> BuiltTask:
         nv=int(robot.model.nv),
         state_fields=model.fields,
         carried_fields=model.carried,
-        constants={**model.constants, "control_dt": control_dt},
+        constants={
+            **model.constants,
+            "control_dt": control_dt,
+            "episode_length_s": config.episode.length_s,
+        },
         actor=config.observations.actor,
         critic=config.observations.critic,
         rewards=config.rewards,
@@ -209,6 +222,15 @@ def _check_numbers(config: RunConfig) -> None:
                 value = given.get(key)
                 if isinstance(value, tuple):
                     raise ConfigError(f"{block}.{name}.{key}: got {list(value)}; valid: one number")
+
+
+def _check_terrain(config: RunConfig) -> None:
+    """Without the event that puts robots onto tiles, all would begin where four of them meet."""
+    if config.terrain.kinds and SPAWN not in config.events:
+        raise ConfigError(
+            f"terrain.kinds: task '{config.task}' has no event that begins episodes on its tiles; "
+            f"add {SPAWN} to events, after reset_base, or set terrain.kinds=[]"
+        )
 
 
 # -- helpers for task files ---------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unilab.physics.model import ContactSensorSpec, Robot, SensorSpec
 from unilab.tasks.base import (
@@ -17,6 +19,7 @@ from unilab.tasks.base import (
     sensor_field,
     servo_scale,
 )
+from unilab.tasks.mirror import vector_mirror
 from unilab_kernels.spec import CarriedField
 
 ACTION_SCALE_SHARE = 0.25  # action 1 moves the set-point by this share of effort / kp (mjlab)
@@ -58,6 +61,7 @@ def velocity_model(
       ConfigError: the robot lacks one of these.
     """
     constants = joint_constants(robot)
+    ground = _ground(robot)
     qpos_start, qvel_start = root_starts(robot)
     pose_weights = np.array([pose_weight(name) for name in robot.joint_names])
     return TaskModel(
@@ -73,15 +77,58 @@ def velocity_model(
             "pose_weights": pose_weights,
             "base_qpos_start": float(qpos_start),
             "base_qvel_start": float(qvel_start),
+            **ground.constants,
         },
         carried={
             "command": CarriedField(3),
             "command_timer": CarriedField(1, scalar=True),
             "fixed_command": CarriedField(4, reset=None),
             "push_timer": CarriedField(1, scalar=True),
+            **ground.carried,
             **carried,
         },
         ctrl_offset=constants["default_joint_pos"],
         ctrl_scale=servo_scale(robot, ACTION_SCALE_SHARE),
-        mirrors=mirrors(robot),
+        mirrors={**mirrors(robot), **ground.mirrors},
+        logged=("terrain_level",) if robot.terrain is not None else (),
+    )
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """What uneven ground adds to a task; nothing on the model's own floor."""
+
+    constants: Mapping[str, float | NDArray[np.floating]] = field(default_factory=dict)
+    carried: Mapping[str, CarriedField] = field(default_factory=dict)
+    mirrors: Mapping[str, MirrorSpec] = field(default_factory=dict)
+
+
+def _ground(robot: Robot) -> _Ground:
+    """Declare the heights for the terms of `unilab_kernels.terrain`, and each env's tile."""
+    terrain = robot.terrain
+    if terrain is None:
+        return _Ground()
+    rows, columns = terrain.config.scan_rows, terrain.config.scan_columns
+    places = np.arange(rows * columns).reshape(rows, columns)
+    scan_x, scan_y = terrain.scan_points
+    return _Ground(
+        constants={
+            "height_grid": terrain.heights.ravel(),
+            "grid_frame": terrain.grid_frame,
+            "tile_frame": terrain.tile_frame,
+            "scan_x": scan_x,
+            "scan_y": scan_y,
+        },
+        carried={
+            # Kept across episodes: they are what the curriculum is.
+            "terrain_level": CarriedField(1, scalar=True, reset=None),
+            "terrain_column": CarriedField(1, scalar=True, reset=None),
+            "terrain_start": CarriedField(2, reset=None),
+            "fixed_tile": CarriedField(3, reset=None),
+            "terrain_walk": CarriedField(6, update="measure_walk"),
+        },
+        mirrors={
+            "height_scan": MirrorSpec(places[:, ::-1].ravel(), np.ones(places.size, np.float32)),
+            "base_height_ground": vector_mirror(1),
+        },
     )
