@@ -25,12 +25,14 @@ from unilab.errors import ConfigError, PhysicsError
 from unilab.physics.base import FROZEN
 from unilab.physics.contact_sizes import ContactSizes, measure_contacts
 from unilab.physics.model import compile_robot
+from unilab.physics.mujoco_warp import MujocoWarp
 from unilab.physics.mujoco_warp.overflow import read_overflow
 from unilab.physics.randomize import make_variants
 from unilab.physics.variants import Variants
 from unilab.selfcheck import checks, parity
 from unilab.selfcheck.checks import CHECKS
 from unilab.selfcheck.parity import step
+from unilab_kernels.jit import cache_dir
 
 CPU = torch.device("cpu")
 
@@ -224,6 +226,33 @@ def test_the_cpu_device_needs_no_gpu_runtime() -> None:
     with physics("mujoco_warp", task("cartpole"), 1) as made:
         assert made.device == "cpu"  # type: ignore[attr-defined]
         assert not torch.cuda.is_initialized()
+
+
+def test_balls_rest_on_each_of_two_height_fields_that_are_not_the_first_geom() -> None:
+    """PHY-11 of the field reports: heights were looked up by the wrong index on the GPU."""
+    fields = "".join(
+        f'<hfield name="{name}" nrow="{n}" ncol="{n}" size="1 1 {2 * height} 0.1"/>'
+        for name, n, height in (("a", 5, 0.2), ("b", 9, 0.4))
+    )
+    model = mujoco.MjModel.from_xml_string(
+        f"<mujoco><asset>{fields}</asset><worldbody><geom type='plane' size='9 9 .1' pos='0 0 -5'/>"
+        "<geom type='hfield' hfield='a'/><geom type='hfield' hfield='b' pos='3 0 0'/>"
+        "<body pos='0 0 .6'><freejoint/><geom size='.1'/></body>"
+        "<body pos='3 0 1'><freejoint/><geom size='.1'/></body></worldbody></mujoco>"
+    )
+    model.hfield_data[:] = 0.5
+    made = MujocoWarp(
+        model, num_envs=1, groups=(slice(0, 1),), substeps=10, takes_max=np.zeros(0, bool),
+        sizes=ContactSizes(32, 128), device=CPU, kernel_cache=cache_dir().parent / "warp",
+    )  # fmt: skip
+    try:
+        begin(made, model.qpos0[None], np.zeros((1, model.nv)))
+        for _ in range(100):
+            made.wait(made.submit(0, made.ctrl))
+        np.testing.assert_allclose(made.state[0, 0, [3, 10]], [0.3, 0.5], atol=1e-3)
+        assert made.events(0) == ()
+    finally:
+        made.close()
 
 
 def test_low_friction_is_said_since_the_solver_may_diverge() -> None:

@@ -21,6 +21,8 @@ _WHAT = {
     _BITS.NJMAX_NNZ: ("more Jacobian entries than fit", "physics.constraints_per_env"),
     _BITS.BROADPHASE: ("more pairs of near geoms than", "physics.contacts_per_env"),
     _BITS.NARROWPHASE: ("more contacts than", "physics.contacts_per_env"),
+    _BITS.HFIELD: ("a geom lies on more cells than mujoco-warp looks at: raise terrain.cell_m", ""),
+    _BITS.CONTACT_MATCH: ("a contact sensor watches a geom with more than 64 contacts", ""),
     _BITS.CCD: ("more convex contacts than", "physics.contacts_per_env"),
 }
 
@@ -67,7 +69,7 @@ def read_overflow(
 def _line(
     bit: mjw.OverflowType, env_ids: NDArray[np.int64], worst: I32, sizes: ContactSizes, total: int
 ) -> str:
-    what, key = _WHAT.get(bit, (f"{bit.name} overflow, see mujoco_warp.OverflowType", ""))
+    what, key = _WHAT.get(bit, ("more than mujoco-warp holds; no setting raises it", ""))
     if bit == _BITS.NEFC:
         needed = int(worst[0])
         size = f" {key}={sizes.constraints} (the worst env has {needed})"
