@@ -1,0 +1,73 @@
+"""What an off-policy learner is to the runner, and what a replay buffer hands to it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from unilab.learners.base import ActOutput
+
+
+class Batch(NamedTuple):
+    """B transitions over n steps, raw, on the learner's device. Valid until the next sample.
+
+    The return of a transition is `reward + discount * V(next_obs)`: `reward` holds the discounted
+    sum up to the end of the n steps or of the episode, and `discount` is gamma to the number of
+    steps that were summed, 0 where the episode terminated. A row of weight 0 counts for nothing:
+    the observation after its truncation is no longer stored.
+    """
+
+    obs: Tensor  # (B, O) f32
+    critic_obs: Tensor  # (B, C) f32
+    action: Tensor  # (B, A) f32
+    reward: Tensor  # (B,) f32
+    discount: Tensor  # (B,) f32
+    next_obs: Tensor  # (B, O) f32, the true one, also after a truncation
+    next_critic_obs: Tensor  # (B, C) f32
+    weight: Tensor  # (B,) f32, 0 or 1
+
+
+class OffPolicyLearner(Protocol):
+    """A learner that learns from a replay buffer.
+
+    Attributes:
+      device: where it works.
+      batch_size: B of one update.
+      updates_per_step: U, optimiser steps of the critic for each control step of all envs.
+    """
+
+    device: torch.device
+    batch_size: int
+    updates_per_step: int
+
+    def act(self, obs: Tensor, explore: bool = True) -> ActOutput:
+        """Choose actions for raw observations (N, O). Never waits for the device."""
+        ...
+
+    def observe(self, obs: Tensor, critic_obs: Tensor) -> None:
+        """Take new raw observations (N, O), (N, C) into the statistics, each of them once."""
+        ...
+
+    def cycle(self, batch: Batch) -> dict[str, Tensor]:
+        """Make all updates of one control step, from U * B transitions sampled at once.
+
+        Never waits for the device.
+
+        Returns:
+          metrics as 0-d tensors on the device, views that the next cycle overwrites.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides how learning goes on, as tensors and plain values."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up a state that `state_dict` gave."""
+        ...
+
+    def policy_module(self) -> nn.Module:
+        """A module of its own: raw observation (B, O) to deterministic action (B, A)."""
+        ...
