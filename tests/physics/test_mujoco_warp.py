@@ -317,3 +317,24 @@ def test_selfcheck_without_a_gpu_says_so_before_anything_runs() -> None:
     assert done.returncode == 2
     assert "no such device" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_goes_on_with_its_own_backend_only(tmp_path: Path) -> None:
+    train = [
+        "train", "cartpole", "physics.backend=mujoco_warp", "device=cpu", "physics.num_envs=64",
+        "learners.ppo.num_steps=4", "evaluation.at_end=false", "evaluation.video=false",
+        "train.iterations=1", f"log.dir={tmp_path}",
+    ]  # fmt: skip
+
+    def unilab(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "unilab.cli", *words]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    assert unilab(*train).returncode == 0
+    resume = ["train", "--resume", "latest", "train.iterations=2", f"log.dir={tmp_path}"]
+    other = unilab(*resume, "physics.backend=mujoco_cpu")
+    assert other.returncode == 2
+    assert "another physics backend" in other.stderr
+    assert "physics.backend=mujoco_warp" in other.stderr
+    assert "Traceback" not in other.stderr
+    assert unilab(*resume).returncode == 0

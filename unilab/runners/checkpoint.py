@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,18 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint in memory. `learner` and `pipeline` are their `state_dict`s."""
+    """A checkpoint in memory.
+
+    Attributes:
+      learner, pipeline: their `state_dict`s.
+      runner: what the loop carries besides, such as a replay buffer.
+    """
 
     config: RunConfig
     progress: Progress
     learner: dict[str, Any]
     pipeline: dict[str, Any]
+    runner: dict[str, Any] = field(default_factory=dict)
 
 
 def save(run_dir: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
@@ -88,6 +94,7 @@ def save(run_dir: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
         "progress": dict(vars(progress)),
         "learner": checkpoint.learner,
         "pipeline": _to_tensors(checkpoint.pipeline),
+        "runner": _to_tensors(checkpoint.runner),
     }
     path = checkpoint_path(run_dir, progress.iteration)
     partial = path.with_name(path.name + ".partial")
@@ -139,7 +146,8 @@ def load(path: Path, *, device: torch.device | str = "cpu") -> Checkpoint:
             f"{path}: what it says of its run cannot be read by this version ("
             f"{str(error).splitlines()[0]}); {_WAY_OUT}"
         ) from error
-    return Checkpoint(config, progress, content["learner"], content["pipeline"])
+    runner = content.get("runner", {})  # older files have none
+    return Checkpoint(config, progress, content["learner"], content["pipeline"], runner)
 
 
 def check_same_task(checkpoint: Checkpoint, config: RunConfig, path: Path) -> None:

@@ -21,7 +21,7 @@ from unilab.config import (
     save_resolved,
     task_label,
 )
-from unilab.errors import ConfigError
+from unilab.errors import ConfigError, PhysicsError
 from unilab.learners.base import Learner, LearnerSpec
 from unilab.learners.flops import ppo_update_flops
 from unilab.plots import learning_curve
@@ -185,8 +185,14 @@ def _restore(parts: _Parts, checkpoint: Checkpoint, config: RunConfig) -> None:
                 f"checkpoint: '{name}' of the envs has shape {there} there and {array.shape} here: "
                 "the robot or the task has changed since; start a new run"
             )
+    try:
+        parts.pipeline.load_state_dict({**checkpoint.pipeline, "arrays": arrays})
+    except PhysicsError as error:
+        raise ConfigError(
+            f"checkpoint: {error}; go on with the physics.backend that the run was begun with "
+            f"(physics.backend={then.physics.backend}, device={then.device}), or start a new run"
+        ) from error
     parts.learner.load_state_dict(checkpoint.learner)
-    parts.pipeline.load_state_dict({**checkpoint.pipeline, "arrays": arrays})
 
 
 def _run(run_dir: Path, parts: _Parts, progress: Progress, *, resumed: bool, restored: bool) -> int:
