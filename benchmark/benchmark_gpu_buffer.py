@@ -1,9 +1,13 @@
 """What keeping transitions costs: a rollout, and the replay buffer of an off-policy learner.
 
-A rollout is kept on the CUDA device as it grows, or in host memory, and moved at once. With a CUDA device: the device buffer (each step's rows go over as they come) beside a host buffer
-that is moved when it is full, from pageable and from pinned memory. Everywhere: what an append to a
-host buffer costs by its layout, since that is what there is to choose without a device. All in
-turns, three fresh processes.
+A rollout is kept on the CUDA device as it grows, or in host memory, and moved at once. With a CUDA
+device: the device buffer (each step's rows go over as they come) beside a host buffer that is moved
+when it is full, from pageable and from pinned memory. Everywhere: what an append to a host buffer
+costs by its layout, since that is what there is to choose without a device.
+
+A replay buffer has packed rows, or every field by itself; with a CUDA device it is there, or in
+host memory from where each batch is moved, pinned or not, with the learner behind it or without.
+All in turns, three fresh processes.
 
     python benchmark/benchmark_gpu_buffer.py g1_walk --num-envs 8192
 """
