@@ -1,9 +1,13 @@
-"""What keeping a rollout costs: on the CUDA device as it grows, or in host memory, moved at once.
+"""What keeping transitions costs: a rollout, and the replay buffer of an off-policy learner.
 
-With a CUDA device: the device buffer (each step's rows go over as they come) beside a host buffer
-that is moved when it is full, from pageable and from pinned memory. Everywhere: what an append to a
-host buffer costs by its layout, since that is what there is to choose without a device. All in
-turns, three fresh processes.
+A rollout is kept on the CUDA device as it grows, or in host memory, and moved at once. With a CUDA
+device: the device buffer (each step's rows go over as they come) beside a host buffer that is moved
+when it is full, from pageable and from pinned memory. Everywhere: what an append to a host buffer
+costs by its layout, since that is what there is to choose without a device.
+
+A replay buffer has packed rows, or every field by itself; with a CUDA device it is there, or in
+host memory from where each batch is moved, pinned or not, with the learner behind it or without.
+All in turns, three fresh processes.
 
     python benchmark/benchmark_gpu_buffer.py g1_walk --num-envs 8192
 """
@@ -20,6 +24,7 @@ from time import perf_counter
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import replay_layouts
 from common import RESULTS, fresh_processes, machine, show, spread, write_result
 
 from unilab.bench.choices import NO_CUDA
@@ -33,7 +38,7 @@ ROWS = {
     "pageable": "host buffer, then moved: pageable",
     "pinned": "host buffer, then moved: pinned",
 }
-ON_DEVICE = ("device", "pageable", "pinned")
+NO_LEARNER = "not run: no learner"
 
 
 def main() -> None:
@@ -43,6 +48,8 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, default=8192)
     parser.add_argument("--num-steps", type=int, default=24)
     parser.add_argument("--passes", type=int, default=10, help="rollouts of each kind")
+    parser.add_argument("--batch", type=int, default=8192, help="rows drawn from a replay buffer")
+    parser.add_argument("--draws", type=int, default=40, help="batches of each kind")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the result")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -62,15 +69,55 @@ def main() -> None:
             continue
         rate = moved / table[name]["median"] * 1e-6
         print(f"{title:54s}{show(table[name]):>26s}{rate:8.1f}")
+    replay = summarize_replay(results)
+    print_replay(replay, arguments.batch)
     content = {
         "ms_per_step": table,
         "absent": {name: NO_CUDA for name in ROWS if name not in table},
         "bytes_per_step": moved,
         "num_envs": arguments.num_envs,
         "num_steps": arguments.num_steps,
+        "replay": {**replay, "batch": arguments.batch, "capacity": replay_layouts.CAPACITY},
     }
     name = result_stem("buffer", arguments.task, head["id"])
     print(f"written: {write_result(name, head, content, arguments.output)}")
+
+
+def summarize_replay(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Put the processes' figures together; a ratio is of one process, so of one minute."""
+    times = [result["replay_ms"] for result in results]
+    sizes = results[0]["replay_bytes"]
+    return {
+        "ms": {name: spread([t[name] for t in times]) for name in times[0]},
+        "absent": {
+            name: NO_LEARNER if name.endswith("_learner") and "pinned" in times[0] else NO_CUDA
+            for name in replay_layouts.ROWS
+            if name not in times[0]
+        },
+        "speedup": {
+            f"{name} over {base}": spread([t[base] / t[name] for t in times])
+            for base in ("fields", "fields_given")
+            for name in ("float32", "bfloat16", "float32_n3", "bfloat16_n3")
+        },
+        "bytes_per_transition": sizes,
+        "bytes_share": {name: size / sizes["fields"] for name, size in sizes.items()},
+        "h2d_bytes_per_update": results[0]["h2d_bytes"],
+    }
+
+
+def print_replay(replay: dict[str, Any], batch: int) -> None:
+    """Print the rows of the replay buffer."""
+    print(f"\n{f'replay, {batch:,} transitions drawn':54s}{'ms':>26s}")
+    for name, title in replay_layouts.ROWS.items():
+        shown = replay["absent"].get(name) or show(replay["ms"][name])
+        print(f"{title:54s}{shown:>26s}")
+    for name, ratio in replay["speedup"].items():
+        print(f"{name:54s}{show(ratio, 2):>26s} x")
+    for name, size in replay["bytes_per_transition"].items():
+        share = replay["bytes_share"][name]
+        print(f"{f'bytes a transition: {name}':54s}{size:>18.1f} {share:.3f} x")
+    for name, size in replay["h2d_bytes_per_update"].items():
+        print(f"{f'bytes to the device, one update a step: {name}':54s}{size:>18,d}")
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -97,9 +144,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             begin = perf_counter()
             fill()
             times[name].append(1e3 * (perf_counter() - begin) / arguments.num_steps)
+    del fills
     return {
         "ms": {name: median(values) for name, values in times.items()},
         "bytes_per_step": source.num_bytes,
+        **replay_layouts.measure(source, arguments.batch, arguments.draws, config),
     }
 
 
