@@ -6,6 +6,11 @@ from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 
+OVERRIDES_TEXT = (
+    "Blocks of this config, laid over the task's file when this learner is chosen; what the "
+    "command line sets wins over them. null removes a term."
+)
+
 
 class Section(BaseModel):
     """A block of the config: typed, frozen, and closed to keys it does not declare.

@@ -6,12 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from unilab.config.base import HiddenSizes, Overlay, Section
-
-OVERRIDES_TEXT = (
-    "Blocks of this config, laid over the task's file when this learner is chosen; what the "
-    "command line sets wins over them. null removes a term."
-)
+from unilab.config.base import OVERRIDES_TEXT, HiddenSizes, Overlay, Section
+from unilab.config.off_policy import SACConfig, TD3Config
 
 
 class PPOConfig(Section):
@@ -113,4 +109,11 @@ class LearnersConfig(Section):
 
     ppo: PPOConfig = Field(
         default=PPOConfig(), description="Settings of the learner `ppo` (on-policy)."
+    )
+    sac: SACConfig = Field(
+        default=SACConfig(), description="Settings of the learner `sac` (off-policy, stochastic)."
+    )
+    td3: TD3Config = Field(
+        default=TD3Config(),
+        description="Settings of the learner `td3` (off-policy, deterministic).",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -89,16 +90,29 @@ class Symmetry:
 class LearnerSpec:
     """The sizes a learner is built for, and the task's symmetry where it declares one.
 
+    Attributes:
+      action_limit: (A) largest |action| of each joint, for policies whose actions are bounded;
+        None where the task gives none.
+
     Raises:
-      ConfigError: a size below 1, or a mirror of another size.
+      ConfigError: a size below 1, a mirror of another size, or a limit that is none.
     """
 
     obs_dim: int
     critic_obs_dim: int
     action_dim: int
     symmetry: Symmetry | None = None
+    action_limit: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        limits = self.action_limit
+        if limits is not None and (
+            len(limits) != self.action_dim or not all(0 < x < math.inf for x in limits)
+        ):
+            raise ConfigError(
+                f"learner: action_limit is {list(limits)}; valid: a finite number above 0 for each "
+                f"of the {self.action_dim} actions"
+            )
         sizes = {"obs": self.obs_dim, "critic_obs": self.critic_obs_dim, "action": self.action_dim}
         for name, size in sizes.items():
             if size < 1:

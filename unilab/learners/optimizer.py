@@ -51,25 +51,39 @@ class GatedAdam:
     Args:
       parts: flat parameters by name.
       learning_rate: the first one.
-      max_grad_norm: gradients of a part are scaled down to this norm at most.
+      max_grad_norm: gradients of a part are scaled down to this norm at most; None never does.
       device: of the parameters.
+      betas: decay of both moments a step.
+      weight_decay: above 0 it is AdamW (Loshchilov and Hutter 2019), on all parameters.
+      grad_scale: () f32 on the device, what the gradients are to be divided by, where it is given.
     """
 
     def __init__(
         self,
         parts: Mapping[str, FlatParameters],
         learning_rate: float,
-        max_grad_norm: float,
+        max_grad_norm: float | None,
         device: torch.device,
+        betas: tuple[float, float] = (0.9, 0.999),
+        weight_decay: float = 0.0,
+        grad_scale: Tensor | None = None,
     ) -> None:
         self.parts, self.max_grad_norm = dict(parts), max_grad_norm
         self.learning_rate = torch.tensor(learning_rate, device=device, dtype=torch.float32)  # ()
         self._found_inf = torch.zeros((), device=device, dtype=torch.float32)
         vectors = [part.vector for part in self.parts.values()]
         self._adam = torch.optim.Adam(
-            vectors, lr=self.learning_rate, fused=True, capturable=device.type == "cuda"
+            vectors,
+            lr=self.learning_rate,
+            betas=betas,
+            weight_decay=weight_decay,
+            decoupled_weight_decay=weight_decay > 0,
+            fused=True,
+            capturable=device.type == "cuda",
         )
         self._adam.found_inf = self._found_inf  # type: ignore[attr-defined]
+        if grad_scale is not None:
+            self._adam.grad_scale = grad_scale  # type: ignore[attr-defined]
         for vector in vectors:  # made here, not in the first step, so that a state is complete
             self._adam.state[vector] = {
                 "step": torch.zeros((), device=device, dtype=torch.float32),
@@ -89,10 +103,11 @@ class GatedAdam:
           norms: (parts,) what `grad_norms` gave.
           finite: () bool, False makes the step do nothing.
         """
-        scale = (self.max_grad_norm / (norms + 1e-6)).clamp_max_(1.0)
-        scale = torch.where(finite, scale, 0.0)  # a NaN would stay in the gaps between parameters
-        for part, factor in zip(self.parts.values(), scale.unbind(), strict=True):
-            part.grad.mul_(factor)
+        if self.max_grad_norm is not None:
+            scale = (self.max_grad_norm / (norms + 1e-6)).clamp_max_(1.0)
+            scale = torch.where(finite, scale, 0.0)  # a NaN would stay between parameters
+            for part, factor in zip(self.parts.values(), scale.unbind(), strict=True):
+                part.grad.mul_(factor)
         self._found_inf.copy_(~finite)
         self._adam.step()
 

@@ -36,6 +36,7 @@ from unilab.learners.normalize import RunningNormalizer
 from unilab.learners.optimizer import FlatParameters, GatedAdam
 from unilab.learners.returns import gae
 from unilab.learners.samples import Samples, SampleTable, TableMirror
+from unilab.learners.state import restore, restore_stream, snapshot, stream_state
 from unilab.learners.workspace import MLPWorkspace
 
 ADVANTAGE_EPSILON = 1e-8
@@ -307,15 +308,9 @@ class PPO:
 
         Tensors are clones; the rest is plain values, so `torch.load(weights_only=True)` reads it.
         """
-        state: dict[str, Any] = {
-            name: {key: value.clone() for key, value in tensors.items()}
-            for name, tensors in self._tensors().items()
-        }
+        state: dict[str, Any] = {**snapshot(self._tensors())}
         state["learning_rate"] = self.learning_rate.clone()
-        state["generator"] = {
-            "device": self.device.type,
-            "state": self.generator.get_state().clone(),
-        }
+        state["generator"] = stream_state(self.generator)
         state["seed"], state["iteration"] = self.seed, self.iteration
         return state
 
@@ -329,18 +324,10 @@ class PPO:
         Raises:
           ConfigError: the state is of other sizes or of another kind of network.
         """
-        targets = self._tensors()
-        for name, target in targets.items():
-            _check_layout(name, state.get(name, {}), target)
-        for name, target in targets.items():
-            for key, tensor in target.items():
-                tensor.copy_(state[name][key])
+        restore(self._tensors(), state)
         self.learning_rate.copy_(state["learning_rate"])
         self.seed, self.iteration = int(state["seed"]), int(state["iteration"])
-        if state["generator"]["device"] == self.device.type:
-            self.generator.set_state(state["generator"]["state"].cpu())
-        else:
-            self.generator.manual_seed(self.seed + self.iteration)
+        restore_stream(self.generator, state["generator"], self.seed + self.iteration)
         self._refresh()
 
     def policy_module(self) -> DeterministicPolicy:
@@ -368,15 +355,3 @@ class PPO:
         self._peak_log_prob = -(std.log().sum() + HALF_LOG_2PI * std.numel())  # ()
         if self._mirror is not None:
             self._mirror.refresh(self.obs_normalizer, self.critic_obs_normalizer)
-
-
-def _check_layout(name: str, state: dict[str, Tensor], target: dict[str, Tensor]) -> None:
-    came = {key: tuple(value.shape) for key, value in state.items()}
-    wanted = {key: tuple(value.shape) for key, value in target.items()}
-    if came != wanted:
-        differing = sorted(k for k in came.keys() | wanted.keys() if came.get(k) != wanted.get(k))
-        key = differing[0]
-        raise ConfigError(
-            f"learner state: {name}.{key} has shape {came.get(key, 'none')} in the checkpoint and "
-            f"{wanted.get(key, 'none')} here; build the learner with the checkpoint's own config"
-        )
