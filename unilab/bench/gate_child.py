@@ -44,7 +44,12 @@ def measure(job: dict[str, Any]) -> dict[str, float]:
     import torch
 
     from unilab.buffers.rollout import Rollout
-    from unilab.runners.build import choose_device, compile_kernels, make_learner, make_pipeline
+    from unilab.runners.build import (
+        choose_device,
+        compile_kernels,
+        make_on_policy_learner,
+        make_pipeline,
+    )
     from unilab.runners.on_policy import collect, set_first
     from unilab.tasks.base import build_task
 
@@ -54,7 +59,7 @@ def measure(job: dict[str, Any]) -> dict[str, float]:
     pipeline = make_pipeline(built, plan, seed=1)
     compile_kernels(pipeline)
     device = choose_device(config.device)
-    learner = make_learner(built, config, device, 1)
+    learner = make_on_policy_learner(built, config, device, 1)
     kernel = built.kernel
     rollout = Rollout(
         STEPS, pipeline.num_envs, kernel.num_obs, kernel.num_critic_obs, pipeline.num_actions,

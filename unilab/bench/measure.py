@@ -26,7 +26,7 @@ from unilab.runners.build import (
     check_memory,
     choose_device,
     compile_kernels,
-    make_learner,
+    make_on_policy_learner,
     make_pipeline,
 )
 from unilab.runtime.shards import Shards
@@ -54,7 +54,7 @@ def record_inputs(config: RunConfig, job: dict[str, Any], report: Report) -> dic
     compile_kernels(pipeline)
     report(0.4, "recording inputs from the running task")
     torch.set_num_threads(plan.learner)
-    learner = make_learner(built, config, torch.device("cpu"), seed=1)
+    learner = make_on_policy_learner(built, config, torch.device("cpu"), seed=1)
     recording = record(pipeline, learner, num_envs, job["recorded_steps"])
     pipeline.close()
     recording.save(Path(job["recording"]))
@@ -94,7 +94,7 @@ def measure(config: RunConfig, job: dict[str, Any], report: Report) -> dict[str,
     scaling = time_scaling(built, recording) if available_cpus() > 1 else None
     parts = time_parts(built, recording.state[0], recording.sensors[0])
     report(0.4, "end to end, every way")
-    learner = make_learner(built, config, device, seed=1)
+    learner = make_on_policy_learner(built, config, device, seed=1)
     assert isinstance(learner, PPO)
     passes, combined = collect_all(tasks, choices, learner, recording, job, host, report)
     for choice in choices:  # the last row's host step is that of a row above

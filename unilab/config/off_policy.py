@@ -49,6 +49,11 @@ class OffPolicyConfig(Section):
         description="Rewards summed before the critic's estimate takes over. More carries rewards "
         "back faster, through actions of older policies.",
     )
+    num_steps: int = Field(
+        default=24,
+        ge=1,
+        description="Control steps of an iteration: a row of the log; nothing else depends on it.",
+    )
     warmup_steps: int = Field(
         default=10,
         ge=0,

@@ -205,6 +205,11 @@ class CheckpointConfig(Section):
     keep: int = Field(
         default=3, ge=1, description="Number of latest checkpoints kept, besides the best one."
     )
+    replay: bool = Field(
+        default=False,
+        description="Save the replay buffer of an off-policy learner too. A resume then goes on "
+        "bit for bit; else the buffer fills anew. Makes checkpoints large.",
+    )
 
 
 class LogConfig(Section):
@@ -256,7 +261,11 @@ class RunConfig(Section):
         default="auto",
         description="Device of the learner; cuda:1 is the second GPU. auto = the best there is.",
     )
-    learner: Literal["ppo"] = Field(default="ppo", description="Learning algorithm.")
+    learner: Literal["ppo", "sac", "td3"] = Field(
+        default="ppo",
+        description="Learning algorithm, with its settings in learners.<name>. ppo learns from "
+        "each rollout once; sac and td3 from a replay buffer: fewer env steps, more updates.",
+    )
     physics: PhysicsConfig = Field(default=PhysicsConfig(), description="The simulation.")
     episode: EpisodeConfig = Field(default=EpisodeConfig(), description="Length of episodes.")
     terrain: TerrainConfig = Field(

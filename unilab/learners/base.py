@@ -126,6 +126,24 @@ class LearnerSpec:
                 )
 
 
+class Policy(Protocol):
+    """What evaluation, video and export ask of any learner."""
+
+    device: torch.device
+
+    def act(self, obs: Tensor, explore: bool = True) -> ActOutput:
+        """Choose actions for raw observations (B, O). Never waits for the device."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up a learner's state."""
+        ...
+
+    def policy_module(self) -> nn.Module:
+        """A module of its own: raw observation (B, O) to deterministic action (B, A)."""
+        ...
+
+
 class Learner(Protocol):
     """An on-policy learner, as the runner sees it."""
 

@@ -28,6 +28,10 @@ class OffPolicyLearner(Protocol):
         """Choose actions for raw observations (N, O). Never waits for the device."""
         ...
 
+    def random_actions(self, rows: int) -> Tensor:
+        """Draw actions (rows, A) all over the policy's range, for the time before learning."""
+        ...
+
     def observe(self, obs: Tensor, critic_obs: Tensor) -> None:
         """Take new raw observations (N, O), (N, C) into the statistics, each of them once."""
         ...

@@ -6,17 +6,24 @@ import math
 import warnings
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import psutil
 import torch
 from numba.core.errors import NumbaError
 
+from unilab.buffers.replay import Replay
+from unilab.buffers.replay_spec import ReplaySpec
 from unilab.config import RunConfig
+from unilab.config.learners import PPOConfig
+from unilab.config.off_policy import OffPolicyConfig
 from unilab.errors import ConfigError
 from unilab.learners.base import Learner, LearnerSpec, Mirror, Symmetry
+from unilab.learners.off_policy import OffPolicyLearner
 from unilab.learners.ppo import PPO
+from unilab.learners.sac import SAC
+from unilab.learners.td3 import TD3
 from unilab.physics.base import Physics
 from unilab.physics.contact_sizes import ContactSizes, measure_contacts
 from unilab.physics.mujoco_cpu import MujocoCpu
@@ -29,6 +36,9 @@ from unilab.runtime.timers import Timers
 from unilab.tasks.base import BuiltTask
 from unilab_kernels.jit import cache_dir
 from unilab_kernels.spec import ObservationSlice
+
+LEARNERS = {"ppo": PPO, "sac": SAC, "td3": TD3}
+REPLAY_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def make_pipeline(
@@ -223,28 +233,31 @@ def check_memory(built: BuiltTask) -> None:
       ConfigError: more is needed than the machine has free.
     """
     config, kernel, model = built.config, built.kernel, built.robot.model
-    ppo, substeps = config.learners.ppo, config.physics.substeps
+    learner, substeps = learner_settings(config), config.physics.substeps
+    where = f"learners.{config.learner}"
     obs, critic_obs, actions = kernel.num_obs, kernel.num_critic_obs, int(model.nu)
     state = 1 + int(model.nq) + int(model.nv) + int(model.na)
     env = 8 * ((substeps + 1) * state + substeps * (int(model.nsensordata) + actions))
     env += 8 * (int(model.nq) + 2 * int(model.nv)) + 4 * (
         2 * (obs + critic_obs) + kernel.num_fields
     )
-    sample = 4 * 2 * (obs + critic_obs + 2 * actions + 4)
+    # A replay buffer says itself what it takes.
+    off_policy = isinstance(learner, OffPolicyConfig)
+    sample = 0 if off_policy else 4 * 2 * (obs + critic_obs + 2 * actions + 4)
     weights = sum(
         a * b
         for first, hidden, last in (
-            (obs, ppo.actor_hidden, actions),
-            (critic_obs, ppo.critic_hidden, 1),
+            (obs, learner.actor_hidden, actions),
+            (critic_obs, learner.critic_hidden, 1),
         )
         for a, b in pairwise((first, *hidden, last))
     )
     needed = {
-        f"physics.num_envs={config.physics.num_envs} with learners.ppo.num_steps={ppo.num_steps}": (
-            config.physics.num_envs * (env + ppo.num_steps * sample)
+        f"physics.num_envs={config.physics.num_envs} with {where}.num_steps={learner.num_steps}": (
+            config.physics.num_envs * (env + learner.num_steps * sample)
         ),
         f"evaluation.episodes={config.evaluation.episodes}": config.evaluation.episodes * env,
-        "learners.ppo.actor_hidden and critic_hidden": 16 * weights,
+        f"{where}.actor_hidden and critic_hidden": 16 * weights,
         "randomization.startup_variants * reset_variants": (
             math.prod(config.randomization.num_variants) * int(model.nbuffer)
         ),
@@ -258,16 +271,89 @@ def check_memory(built: BuiltTask) -> None:
             )
 
 
-def make_learner(built: BuiltTask, config: RunConfig, device: torch.device, seed: int) -> Learner:
+def learner_settings(config: RunConfig) -> PPOConfig | OffPolicyConfig:
+    """Return the block of the learner that the config names."""
+    block: PPOConfig | OffPolicyConfig = getattr(config.learners, config.learner)
+    return block
+
+
+def make_learner(
+    built: BuiltTask, config: RunConfig, device: torch.device, seed: int
+) -> Learner | OffPolicyLearner:
     """Build the learner that the config names."""
-    kernel = built.kernel
+    kernel, settings = built.kernel, learner_settings(config)
     spec = LearnerSpec(
         obs_dim=kernel.num_obs,
         critic_obs_dim=kernel.num_critic_obs,
         action_dim=len(built.model.ctrl_offset),
         symmetry=make_symmetry(built),
+        action_limit=action_limits(built),
     )
-    return PPO(config.learners.ppo, spec, device, seed)
+    build: Any = LEARNERS[config.learner]
+    learner: Learner | OffPolicyLearner = build(settings, spec, device, seed)
+    return learner
+
+
+def make_on_policy_learner(
+    built: BuiltTask, config: RunConfig, device: torch.device, seed: int
+) -> Learner:
+    """Build the config's learner for a tool that runs rollouts.
+
+    Raises:
+      ConfigError: the config's learner learns from a replay buffer.
+    """
+    if isinstance(learner_settings(config), OffPolicyConfig):
+        raise ConfigError(
+            f"learner={config.learner}: this command measures rollouts; leave it out, or use "
+            "learner=ppo"
+        )
+    return cast(Learner, make_learner(built, config, device, seed))
+
+
+def make_replay(built: BuiltTask, num_envs: int, device: torch.device) -> Replay:
+    """Build the replay buffer that the config's learner asks for.
+
+    Raises:
+      ConfigError: it does not fit in memory, or cannot hold a batch.
+    """
+    config, kernel = built.config, built.kernel
+    settings = learner_settings(config)
+    assert isinstance(settings, OffPolicyConfig)
+    spec = ReplaySpec(
+        num_envs=num_envs,
+        capacity=settings.replay_capacity,
+        obs_dim=kernel.num_obs,
+        critic_obs_dim=kernel.num_critic_obs,
+        action_dim=len(built.model.ctrl_offset),
+        batch_size=settings.batch_size,
+        updates=settings.updates_per_step,
+        n_step=settings.n_steps,
+        gamma=settings.gamma,
+        dtype=REPLAY_DTYPES[settings.replay_dtype],
+        max_episode_steps=built.max_steps,
+        learner=config.learner,
+    )
+    return Replay(spec, device)
+
+
+def action_limits(built: BuiltTask) -> tuple[float, ...] | None:
+    """Return the largest useful |action| of each joint, (A,); None where a joint has no limit.
+
+    For a position servo it reaches the farther end of the joint's range from its offset; for any
+    other actuator the farther end of its ctrlrange. Beyond `actions.clip` nothing changes.
+    Source: FastSAC scales its actions by the distance from the default pose to the joint's limits.
+    """
+    robot, model = built.robot, built.model
+    rows = robot.actuator_table()
+    joints = robot.joint_ranges(robot.joint_names)
+    ends = np.array([
+        joint if row.kind == "position" else row.ctrl_range
+        for row, joint in zip(rows, joints, strict=True)
+    ])  # fmt: skip
+    reach = np.abs(ends - model.ctrl_offset[:, None]).max(axis=1) / built.ctrl_scale
+    if not (np.isfinite(reach).all() and (reach > 0).all()):
+        return None
+    return tuple(np.minimum(reach, built.config.actions.clip).tolist())
 
 
 def make_symmetry(built: BuiltTask) -> Symmetry | None:
@@ -275,7 +361,7 @@ def make_symmetry(built: BuiltTask) -> Symmetry | None:
 
     Raises:
       ConfigError: the mirror of the action or of an observation term in use has another size, or
-        is missing where `learners.ppo.symmetry` asks for it.
+        is missing where the learner's `symmetry` asks for it.
     """
     if not built.model.mirrors:
         return None
@@ -295,12 +381,12 @@ def _join_mirrors(built: BuiltTask, layout: tuple[ObservationSlice, ...]) -> Mir
         size, mirror = part.stop - part.start, built.model.mirrors.get(part.name)
         what = "the action" if part.name == "action" else f"the observation term '{part.name}'"
         if mirror is None:
-            if built.config.learners.ppo.symmetry == "none":
+            if learner_settings(built.config).symmetry == "none":
                 return None
+            key = f"learners.{built.config.learner}.symmetry"
             raise ConfigError(
-                f"learners.ppo.symmetry is on, but the task declares no mirror for {what} "
-                f"({size} numbers); declare '{part.name}' in the task's mirrors, or set "
-                "learners.ppo.symmetry=none"
+                f"{key} is on, but the task declares no mirror for {what} ({size} numbers); "
+                f"declare '{part.name}' in the task's mirrors, or set {key}=none"
             )
         if mirror.perm.shape != (size,) or mirror.sign.shape != (size,):
             raise ConfigError(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from unilab.config import RunConfig, diff_configs, load_config, task_label
 from unilab.errors import ConfigError, nearest
-from unilab.learners.base import Learner
+from unilab.learners.base import Policy
 from unilab.runners.build import make_pipeline
 from unilab.runners.restore import restore_policy
 from unilab.runtime.pipeline import Pipeline
@@ -83,7 +83,7 @@ def check_evaluation(built: BuiltTask) -> None:
             )
 
 
-def evaluate(built: BuiltTask, learner: Learner) -> Evaluation:
+def evaluate(built: BuiltTask, learner: Policy) -> Evaluation:
     """Run `evaluation.episodes` episodes, one per env, and measure.
 
     Commands are the fixed points of the config, in turn; on uneven ground the envs are spread over
@@ -183,7 +183,7 @@ def save_evaluation(run_dir: Path, result: Evaluation) -> Path:
     return path
 
 
-def record_video(built: BuiltTask, learner: Learner, path: Path) -> None:
+def record_video(built: BuiltTask, learner: Policy, path: Path) -> None:
     """Film the policy in one env; for a velocity task, following one command after the other.
 
     Raises:
@@ -199,7 +199,7 @@ def record_video(built: BuiltTask, learner: Learner, path: Path) -> None:
         pipeline.close()
 
 
-def _frames(pipeline: Pipeline, learner: Learner) -> Iterator[Frame]:
+def _frames(pipeline: Pipeline, learner: Policy) -> Iterator[Frame]:
     settings, dt = pipeline.built.config.evaluation, pipeline.built.control_dt
     steps = round(settings.video_seconds / dt)
     points = list(settings.points) if _is_velocity_task(pipeline.built) else []
@@ -336,7 +336,7 @@ def _start(pipeline: Pipeline, max_steps: int) -> None:
     pipeline.reset(random_start=False)
 
 
-def _act(pipeline: Pipeline, learner: Learner, group: int) -> None:
+def _act(pipeline: Pipeline, learner: Policy, group: int) -> None:
     obs = torch.from_numpy(pipeline.observe(group)[0])
     action = learner.act(obs.to(learner.device), explore=False).action
     pipeline.submit(group, action.cpu().numpy())

@@ -21,6 +21,7 @@ from unilab.runners import checkpoint as checkpoints
 from unilab.runners.checkpoint import Checkpoint, Progress
 from unilab.runners.interrupt import Interrupt
 from unilab.runtime.pipeline import Pipeline, Transitions
+from unilab.runtime.timers import Timers
 
 SCORE_MEMORY = 0.9  # weight of the past in the smoothed return that "best" is judged by
 MAX_BAD_ITERATIONS = 3  # this many iterations in a row with non-finite actions or updates: stop
@@ -36,6 +37,11 @@ class OnPolicyRun:
     rollout: Rollout
     recorder: Recorder
     progress: Progress
+
+    @property
+    def timers(self) -> Timers:
+        """Those of the main line: an on-policy loop is one with its pipeline."""
+        return self.pipeline.timers
 
     def checkpoint(self) -> Checkpoint:
         """Take a complete checkpoint; no step may be in flight."""
@@ -83,7 +89,7 @@ def run_on_policy(run: OnPolicyRun, interrupt: Interrupt) -> None:
         with timers.span("log"):
             if is_complete(config.train, progress) or progress.iteration % config.log.every == 0:
                 log = _read_log(run, metrics)
-                bad_iterations = _count_bad(log, bad_iterations)
+                bad_iterations = count_bad(log, bad_iterations)
                 run.recorder.write(progress.iteration, log, timers.take())
         if progress.iteration % config.checkpoint.every == 0:
             with timers.span("checkpoint"):
@@ -110,13 +116,18 @@ def _read_log(run: OnPolicyRun, metrics: dict[str, Tensor]) -> dict[str, float]:
     """Read the envs' statistics and, once, the learner's metrics from its device."""
     log = run.pipeline.take_log()
     log.update({name: float(value) for name, value in metrics.items()})
-    if "episode/return" in log:
-        new, progress = log["episode/return"], run.progress
-        old = progress.score if progress.score is not None else new
-        progress.score = SCORE_MEMORY * old + (1.0 - SCORE_MEMORY) * new
+    smooth_score(run.progress, log)
     log["counter/env_steps"] = float(run.progress.env_steps)
     log["system/rss_bytes"] = float(psutil.Process().memory_info().rss)
     return log
+
+
+def smooth_score(progress: Progress, log: dict[str, float]) -> None:
+    """Take the return of the episodes that ended into the score that "best" is judged by."""
+    if "episode/return" in log:
+        new = log["episode/return"]
+        old = progress.score if progress.score is not None else new
+        progress.score = SCORE_MEMORY * old + (1.0 - SCORE_MEMORY) * new
 
 
 def collect(pipeline: Pipeline, act: Callable[[Tensor], ActOutput], rollout: Rollout) -> None:
@@ -189,7 +200,7 @@ def _without_bad_actions(output: ActOutput, step: Transitions) -> ActOutput:
     return ActOutput(*(part.index_fill(0, rows, 0.0) for part in output))
 
 
-def _count_bad(log: dict[str, float], so_far: int) -> int:
+def count_bad(log: dict[str, float], so_far: int) -> int:
     """Count iterations in a row with non-finite actions or updates; stop when it goes on."""
     actions, updates = (
         log.get("failure/bad_action", 0.0),
@@ -200,6 +211,6 @@ def _count_bad(log: dict[str, float], so_far: int) -> int:
         raise UnilabError(
             f"{count} iterations in a row had numbers that are not finite: {actions:.0f} actions, "
             f"{updates:.0f} updates skipped in the last one. The last checkpoint is good; resume "
-            "from it with a lower learners.ppo.learning_rate or learners.ppo.max_grad_norm"
+            "from it with a lower learning_rate of the learner (learners.ppo.learning_rate ...)"
         )
     return count

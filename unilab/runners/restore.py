@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from unilab.config import load_resolved
-from unilab.learners.base import Learner
+from unilab.learners.base import Policy
 from unilab.runners import checkpoint as checkpoints
 from unilab.runners.build import choose_device, make_learner
 from unilab.runners.checkpoint import Progress
@@ -22,7 +22,7 @@ class RestoredPolicy:
     """What `eval` and `export` work on."""
 
     built: BuiltTask
-    learner: Learner
+    learner: Policy
     progress: Progress
 
 

@@ -8,10 +8,11 @@ import sys
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from unilab.buffers.replay import Replay
 from unilab.buffers.rollout import Rollout
 from unilab.config import (
     LoadedConfig,
@@ -21,9 +22,12 @@ from unilab.config import (
     save_resolved,
     task_label,
 )
+from unilab.config.learners import PPOConfig
+from unilab.config.off_policy import OffPolicyConfig
 from unilab.errors import ConfigError, PhysicsError
 from unilab.learners.base import Learner, LearnerSpec
 from unilab.learners.flops import ppo_update_flops
+from unilab.learners.off_policy import OffPolicyLearner
 from unilab.plots import learning_curve
 from unilab.record import Recorder
 from unilab.runners import checkpoint as checkpoints
@@ -31,8 +35,10 @@ from unilab.runners.build import (
     check_memory,
     choose_device,
     compile_kernels,
+    learner_settings,
     make_learner,
     make_pipeline,
+    make_replay,
     physics_place,
 )
 from unilab.runners.checkpoint import Checkpoint, Progress
@@ -45,6 +51,7 @@ from unilab.runners.evaluate import (
     save_evaluation,
 )
 from unilab.runners.interrupt import Interrupt
+from unilab.runners.off_policy import OffPolicyRun, run_off_policy
 from unilab.runners.on_policy import OnPolicyRun, is_complete, run_on_policy, set_first
 from unilab.runs import CONFIG_FILE, check_new_run, create_run, find_checkpoint, list_checkpoints
 from unilab.runtime.pipeline import Pipeline
@@ -55,6 +62,7 @@ from unilab.runtime.transfer import own_stream
 from unilab.tasks.base import BuiltTask, build_task
 from unilab.video import RenderUnavailable
 
+Run = OnPolicyRun | OffPolicyRun
 EXIT_INTERRUPTED = 130
 CURVE_FILE = "learning_curve.png"
 BEAT_S = 1.0  # between two signs of life
@@ -67,7 +75,8 @@ class _Parts:
     device: torch.device
     built: BuiltTask
     pipeline: Pipeline
-    learner: Learner
+    learner: Learner | OffPolicyLearner
+    replay: Replay | None
 
 
 def train(loaded: LoadedConfig, *, name: str | None, command: list[str]) -> int:
@@ -91,7 +100,7 @@ def train(loaded: LoadedConfig, *, name: str | None, command: list[str]) -> int:
     parts = _build(config)
     with closing(parts.pipeline):
         run_dir = create_run(config, name=name, command=command)
-        return _run(run_dir, parts, Progress(), resumed=False, restored=False)
+        return _run(run_dir, parts, Progress(), resumed=False)
 
 
 def resume(run_dir: Path, overrides: list[str]) -> int:
@@ -130,8 +139,7 @@ def resume(run_dir: Path, overrides: list[str]) -> int:
             say(f"changed: {difference}")
         if config != before:
             save_resolved(config, run_dir / CONFIG_FILE)
-        restored = checkpoint is not None
-        return _run(run_dir, parts, progress, resumed=True, restored=restored)
+        return _run(run_dir, parts, progress, resumed=True, checkpoint=checkpoint)
 
 
 def _build(config: RunConfig) -> _Parts:
@@ -144,13 +152,16 @@ def _build(config: RunConfig) -> _Parts:
     check_memory(built)
     assert config.seed is not None
     learner = make_learner(built, config, device, config.seed)
+    replay = None
+    if isinstance(learner_settings(config), OffPolicyConfig):
+        replay = make_replay(built, config.physics.num_envs, device)
     pipeline = make_pipeline(built, plan, seed=config.seed, timers=Timers())
     say(f"task     {config.task}: {config.physics.num_envs} envs, seed {config.seed}")
     say(f"physics  {pipeline.physics.describe()}")
     say(f"threads  {plan.describe()}; learner on {device}")
     say("kernels  compiling (cached for the next start) ...")
     compile_kernels(pipeline)
-    return _Parts(device, built, pipeline, learner)
+    return _Parts(device, built, pipeline, learner, replay)
 
 
 def _check_resumable(before: RunConfig, config: RunConfig) -> None:
@@ -195,18 +206,20 @@ def _restore(parts: _Parts, checkpoint: Checkpoint, config: RunConfig) -> None:
     parts.learner.load_state_dict(checkpoint.learner)
 
 
-def _run(run_dir: Path, parts: _Parts, progress: Progress, *, resumed: bool, restored: bool) -> int:
-    pipeline, kernel, config = parts.pipeline, parts.built.kernel, parts.built.config
+def _run(
+    run_dir: Path,
+    parts: _Parts,
+    progress: Progress,
+    *,
+    resumed: bool,
+    checkpoint: Checkpoint | None = None,
+) -> int:
+    pipeline, config = parts.pipeline, parts.built.config
     say(f"run      {run_dir}")
-    if not restored:
+    if checkpoint is None:
         pipeline.reset()
     if resumed:
         say(f"resumed  after iteration {progress.iteration}")
-    rollout = Rollout(
-        config.learners.ppo.num_steps, pipeline.num_envs, kernel.num_obs,
-        kernel.num_critic_obs, pipeline.num_actions, parts.device,
-    )  # fmt: skip
-    set_first(pipeline, rollout)
     recorder = Recorder(
         run_dir,
         total_iterations=config.train.iterations,
@@ -220,8 +233,8 @@ def _run(run_dir: Path, parts: _Parts, progress: Progress, *, resumed: bool, res
         name_python_threads()  # pools start their threads when they get their first work
         recorder.beat()
 
-    pipeline.timers.watch(beat, BEAT_S)
-    run = OnPolicyRun(run_dir, pipeline, parts.learner, rollout, recorder, progress)
+    run = _make_run(run_dir, parts, recorder, progress, checkpoint)
+    run.timers.watch(beat, BEAT_S)
     with recorder, Interrupt() as interrupt, own_stream(parts.device):
         done = _train_or_save(run, interrupt)
         if interrupt.requested:
@@ -242,12 +255,42 @@ def _run(run_dir: Path, parts: _Parts, progress: Progress, *, resumed: bool, res
     return EXIT_INTERRUPTED
 
 
+def _make_run(
+    run_dir: Path,
+    parts: _Parts,
+    recorder: Recorder,
+    progress: Progress,
+    checkpoint: Checkpoint | None,
+) -> Run:
+    """Put a loop's parts together: a rollout or a replay buffer, with its first observations."""
+    pipeline, kernel, config = parts.pipeline, parts.built.kernel, parts.built.config
+    settings, learner = learner_settings(config), parts.learner
+    if isinstance(settings, OffPolicyConfig):
+        assert parts.replay is not None
+        assert config.seed is not None
+        sampler = torch.Generator(device=parts.device).manual_seed(config.seed)
+        run = OffPolicyRun(
+            run_dir, pipeline, cast(OffPolicyLearner, learner), parts.replay, recorder, progress,
+            settings, sampler, Timers(),
+        )  # fmt: skip
+        run.restore({} if checkpoint is None else checkpoint.runner)
+        return run
+    rollout = Rollout(
+        settings.num_steps, pipeline.num_envs, kernel.num_obs,
+        kernel.num_critic_obs, pipeline.num_actions, parts.device,
+    )  # fmt: skip
+    set_first(pipeline, rollout)
+    return OnPolicyRun(run_dir, pipeline, cast(Learner, learner), rollout, recorder, progress)
+
+
 def _setup(parts: _Parts) -> dict[str, Any]:
     """What a monitor has to know of a run and cannot see from outside."""
     config, pipeline, device = parts.built.config, parts.pipeline, parts.device
     kernel = parts.built.kernel
-    sizes = LearnerSpec(kernel.num_obs, kernel.num_critic_obs, pipeline.num_actions)
-    rows = config.learners.ppo.num_steps * pipeline.num_envs
+    settings, flops = learner_settings(config), None
+    if isinstance(settings, PPOConfig):
+        sizes = LearnerSpec(kernel.num_obs, kernel.num_critic_obs, pipeline.num_actions)
+        flops = ppo_update_flops(settings, sizes, settings.num_steps * pipeline.num_envs)
     gpu = None
     if device.type == "cuda":
         gpu = str(torch.cuda.get_device_properties(device).uuid)
@@ -256,21 +299,24 @@ def _setup(parts: _Parts) -> dict[str, Any]:
         "task": config.task,
         "learner": config.learner,
         "num_envs": pipeline.num_envs,
-        "num_steps": config.learners.ppo.num_steps,
+        "num_steps": settings.num_steps,
         "device": str(device),
         "gpu_uuid": gpu,
         "plan": asdict(pipeline.plan),
-        "update_flops": ppo_update_flops(config.learners.ppo, sizes, rows),
+        "update_flops": flops,
     }
 
 
-def _train_or_save(run: OnPolicyRun, interrupt: Interrupt) -> int:
+def _train_or_save(run: Run, interrupt: Interrupt) -> int:
     """Train; where an interrupt cut an iteration short, save the state at its start.
 
     Returns the iteration of the last checkpoint.
     """
     try:
-        run_on_policy(run, interrupt)
+        if isinstance(run, OffPolicyRun):
+            run_off_policy(run, interrupt)
+        else:
+            run_on_policy(run, interrupt)
         return run.progress.iteration
     except KeyboardInterrupt:
         if interrupt.cut_at is None:
@@ -291,7 +337,7 @@ def _train_or_save(run: OnPolicyRun, interrupt: Interrupt) -> int:
         raise
 
 
-def _finish(run: OnPolicyRun) -> None:
+def _finish(run: Run) -> None:
     """Evaluate, plot, film. What cannot be made is said in a line; training's result stands."""
     built, run_dir = run.pipeline.built, run.run_dir
     config = built.config

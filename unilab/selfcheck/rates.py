@@ -14,7 +14,12 @@ from unilab.bench.results import Spread
 from unilab.buffers.rollout import Rollout
 from unilab.learners.base import Learner
 from unilab.physics.base import F32, F64
-from unilab.runners.build import compile_kernels, make_learner, make_pipeline, physics_place
+from unilab.runners.build import (
+    compile_kernels,
+    make_on_policy_learner,
+    make_pipeline,
+    physics_place,
+)
 from unilab.runners.on_policy import collect, set_first
 from unilab.runtime.pipeline import Pipeline
 from unilab.runtime.threads import make_plan
@@ -69,7 +74,7 @@ def measure_rates(built: BuiltTask, device: torch.device, *, passes: int = PASSE
     pipeline = make_pipeline(built, plan, seed=1)
     try:
         compile_kernels(pipeline)
-        learner = make_learner(built, config, device, 1)
+        learner = make_on_policy_learner(built, config, device, 1)
         kernel = built.kernel
         rollout = Rollout(
             NUM_STEPS, pipeline.num_envs, kernel.num_obs, kernel.num_critic_obs,

@@ -94,19 +94,19 @@ class Bench:
     def __init__(self, config: RunConfig, burst_s: float) -> None:
         import torch
 
-        from unilab.runners.build import choose_device, make_learner
+        from unilab.runners.build import choose_device, make_on_policy_learner
         from unilab.tasks.base import build_task
 
         self.config, self.burst_s = config, burst_s
         self.device = choose_device(config.device)
         self.built = build_task(config)
         torch.set_num_threads(available_cpus())
-        self.learner = make_learner(self.built, config, self.device, SEED)
+        self.learner = make_on_policy_learner(self.built, config, self.device, SEED)
         # One optimiser step on a minibatch of the real size stands for all steps of an update.
         ppo = config.learners.ppo.model_copy(update={"epochs": 1, "minibatches": 1})
         learners = config.learners.model_copy(update={"ppo": ppo})
         one_step = config.model_copy(update={"learners": learners})
-        self.updating = make_learner(self.built, one_step, self.device, SEED)
+        self.updating = make_on_policy_learner(self.built, one_step, self.device, SEED)
         self._pipelines: OrderedDict[tuple[ThreadPlan, int], Pipeline] = OrderedDict()
         self._sizes: OrderedDict[int, _Size] = OrderedDict()
         self._updated = (0, 0)  # threads and envs of the last update
