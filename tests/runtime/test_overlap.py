@@ -48,6 +48,7 @@ class SleepingPhysics:
         self.state = np.zeros((n, 1, width), np.float32)
         self.sensors = np.zeros((n, 1, model.nsensordata), np.float32)
         self.ctrl = np.zeros((n, 1, model.nu), np.float32)
+        self.variants = None
         self._device = ThreadPoolExecutor(1)
 
     def submit(self, group: int, ctrl: Any) -> SleepingTicket:
@@ -68,6 +69,9 @@ class SleepingPhysics:
         return StateView(self.state[envs], self.sensors[envs], failures)
 
     def write_state(self, env_ids: Any, qpos: Any, qvel: Any) -> None:
+        pass
+
+    def set_variants(self, env_ids: Any, variant_ids: Any) -> None:
         pass
 
     def reset_sensors(self, env_ids: Any, ctrl: Any) -> None:
