@@ -39,12 +39,12 @@ def make_run(folder: Path, *words: str, groups: int = 1, overlap: bool = False) 
     pipeline = make_pipeline(built, plan(groups=groups, overlap=overlap), seed=3, num_envs=NUM_ENVS)
     pipeline.reset()
     (folder / "checkpoints").mkdir(parents=True)
-    settings = learner_settings(built.config)
+    learner: Any = make_learner(built, built.config, CPU, 3)
+    settings: Any = learner_settings(built.config)
     run = OffPolicyRun(
-        folder, pipeline, make_learner(built, built.config, CPU, 3),  # type: ignore[arg-type]
-        make_replay(built, NUM_ENVS, CPU),
+        folder, pipeline, learner, make_replay(built, NUM_ENVS, CPU),
         Recorder(folder, total_iterations=100, tensorboard=False), Progress(),
-        settings, torch.Generator().manual_seed(3), Timers(),  # type: ignore[arg-type]
+        settings, torch.Generator().manual_seed(3), Timers(), learner.cycle,
     )  # fmt: skip
     run.restore({})
     return run
@@ -191,11 +191,12 @@ def test_in_lockstep_a_tick_takes_as_long_as_the_slower_side(
     built = built_task("cartpole", *WORDS, "learners.sac.batch_size=1")
     slowest, count = max(collect_s, learn_s), 12
     with sleeping_pipeline(collect_s, 0.0, groups=1, overlap=True) as pipeline:
+        learner: Any = SleepingLearner(learn_s)
+        settings: Any = learner_settings(built.config)
         run = OffPolicyRun(
-            tmp_path, pipeline, SleepingLearner(learn_s),  # type: ignore[arg-type]
-            make_replay(built, pipeline.num_envs, CPU),
+            tmp_path, pipeline, learner, make_replay(built, pipeline.num_envs, CPU),
             Recorder(tmp_path, total_iterations=1, tensorboard=False), Progress(),
-            learner_settings(built.config), torch.Generator(), Timers(),  # type: ignore[arg-type]
+            settings, torch.Generator(), Timers(), learner.cycle,
         )  # fmt: skip
         run.restore({})
         ticks(run, 8)  # warm

@@ -119,6 +119,11 @@ class OffPolicyConfig(Section):
         description="Number type of the hidden layers. fp32 uses TF32 on a GPU; fp16 scales the "
         "loss; auto = bf16 on a GPU with large layers and batches, else fp32.",
     )
+    capture: Literal["auto", "off"] = Field(
+        default="auto",
+        description="auto: on a GPU all updates of a step are one recorded graph, where that gives "
+        "the same numbers and is not slower; a warning says where it is not used.",
+    )
     overrides: Overlay = Field(default={}, description=OVERRIDES_TEXT, validate_default=True)
 
     @model_validator(mode="after")

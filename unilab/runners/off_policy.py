@@ -27,6 +27,7 @@ from torch import Tensor
 
 from unilab.buffers.replay import Replay
 from unilab.config.off_policy import OffPolicyConfig
+from unilab.learners.capture import Cycle
 from unilab.learners.off_policy import OffPolicyLearner
 from unilab.record import Recorder
 from unilab.runners import checkpoint as checkpoints
@@ -45,6 +46,7 @@ class OffPolicyRun:
       settings: the learner's block of the config.
       sampler: draws what is learned from.
       timers: of the main line; the pipeline's own are those of the collecting side.
+      cycle: the learner's cycle, as it is or recorded.
       ticks: done in the iteration that goes on.
     """
 
@@ -57,6 +59,7 @@ class OffPolicyRun:
     settings: OffPolicyConfig
     sampler: torch.Generator
     timers: Timers
+    cycle: Cycle
     ticks: int = 0
 
     def checkpoint(self) -> Checkpoint:
@@ -176,7 +179,7 @@ def _learn(run: OffPolicyRun) -> dict[str, Tensor] | None:
         return None
     with run.timers.span("learn", busy="learner"):
         count = run.learner.updates_per_step * run.learner.batch_size
-        return run.learner.cycle(run.replay.sample(count, run.sampler))
+        return run.cycle(run.replay.sample(count, run.sampler))
 
 
 def _keep(run: OffPolicyRun, step: Transitions) -> None:

@@ -26,6 +26,7 @@ from unilab.config.learners import PPOConfig
 from unilab.config.off_policy import OffPolicyConfig
 from unilab.errors import ConfigError, PhysicsError
 from unilab.learners.base import Learner, LearnerSpec
+from unilab.learners.capture import Capturable, CycleRunner
 from unilab.learners.flops import ppo_update_flops
 from unilab.learners.off_policy import OffPolicyLearner
 from unilab.plots import learning_curve
@@ -271,7 +272,7 @@ def _make_run(
         sampler = torch.Generator(device=parts.device).manual_seed(config.seed)
         run = OffPolicyRun(
             run_dir, pipeline, cast(OffPolicyLearner, learner), parts.replay, recorder, progress,
-            settings, sampler, Timers(),
+            settings, sampler, Timers(), CycleRunner(cast(Capturable, learner), settings.capture),
         )  # fmt: skip
         run.restore({} if checkpoint is None else checkpoint.runner)
         return run
