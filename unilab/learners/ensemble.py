@@ -7,7 +7,6 @@ torch's own rule, which FastTD3 and FastSAC keep.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
