@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
+from tests.learners.reach import reachable, same, saved_and_loaded
 from tests.learners.support import CPU, SPEC, collect, small_config, small_learner, tensors_of
 from unilab.errors import ConfigError
 from unilab.learners.base import LearnerSpec
@@ -27,42 +24,6 @@ SCRATCH = (
 )
 
 
-def saved_and_loaded(state: dict[str, Any]) -> dict[str, Any]:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    loaded: dict[str, Any] = torch.load(file, weights_only=True)
-    return loaded
-
-
-def reachable(value: Any, path: str, found: dict[str, Any], seen: set[int]) -> dict[str, Any]:
-    """Tensors, random streams and plain values reachable from an object, by path."""
-    if isinstance(value, Tensor):
-        found[path] = value.detach()
-    elif isinstance(value, torch.Generator):
-        found[path] = value.get_state()
-    elif isinstance(value, int | float | str | bool):
-        found[path] = value
-    elif id(value) in seen or (callable(value) and not hasattr(value, "__dict__")):
-        return found
-    elif isinstance(value, dict):
-        for i, (key, item) in enumerate(value.items()):
-            name = key if isinstance(key, str) else i
-            reachable(item, f"{path}[{name}]", found, seen | {id(value)})
-    elif isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            reachable(item, f"{path}[{i}]", found, seen | {id(value)})
-    elif hasattr(value, "__dict__"):
-        for key, item in vars(value).items():
-            if key not in SCRATCH:
-                reachable(item, f"{path}.{key}", found, seen | {id(value)})
-    return found
-
-
-def same(a: Any, b: Any) -> bool:
-    return torch.equal(a, b) if isinstance(a, Tensor) else a == b
-
-
 @pytest.mark.parametrize("changes", [{}, {"symmetry": "augment"}])
 def test_a_restored_learner_equals_the_saved_one_in_all_it_can_reach(changes) -> None:
     learner, other = small_learner(seed=3, **changes), small_learner(seed=4, **changes)
@@ -70,13 +31,13 @@ def test_a_restored_learner_equals_the_saved_one_in_all_it_can_reach(changes) ->
     learner.update(rollout)
     for seed in (9, 10):
         other.update(collect(other, seed=seed).rollout)
-    here, there = (reachable(x, "ppo", {}, set()) for x in (learner, other))
+    here, there = (reachable(x, "ppo", SCRATCH) for x in (learner, other))
     assert here.keys() == there.keys()
     moved = [key for key in here if not same(here[key], there[key])]
     for word in ("std", "linears", "mean", "count", "exp_avg", "generator", "rate", "seed"):
         assert any(word in key for key in moved), word
     other.load_state_dict(saved_and_loaded(learner.state_dict()))
-    there = reachable(other, "ppo", {}, set())
+    there = reachable(other, "ppo", SCRATCH)
     assert [key for key in here if not same(here[key], there[key])] == []
 
 

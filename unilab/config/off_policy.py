@@ -21,7 +21,7 @@ class OffPolicyConfig(Section):
     batch_size: int = Field(
         default=8192,
         ge=1,
-        description="Transitions of one update. More gives steadier gradients and keeps a GPU busy.",
+        description="Transitions of one update. More gives steadier gradients and fills a GPU.",
     )
     updates_per_step: int = Field(
         default=8,
@@ -170,7 +170,7 @@ class TD3Config(OffPolicyConfig):
     batch_size: int = Field(
         default=32768,
         ge=1,
-        description="Transitions of one update. More gives steadier gradients and keeps a GPU busy.",
+        description="Transitions of one update. More gives steadier gradients and fills a GPU.",
     )
     updates_per_step: int = Field(
         default=2,

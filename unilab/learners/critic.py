@@ -67,7 +67,7 @@ class TwinCritic:
 
     @torch.no_grad()
     def describe(self, target: Tensor, weight: Tensor) -> list[Tensor]:
-        """Mean of target distributions (..., B, K), and how much of them lies on an end. Each ()."""
+        """Mean of target distributions (..., B, K) and their share on both ends, each ()."""
         rows = target if target.ndim == 2 else target.mean(0)  # (B, K)
         mass = torch.mv(rows.t(), weight)  # (K,)
         return [self.support.mean(mass), mass[0] + mass[-1]]

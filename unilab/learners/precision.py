@@ -18,8 +18,8 @@ FP16_DEVICES = ("cuda",)
 # many operations takes a data-centre GPU as long in TF32 (2e14 a second) as launching it (6 us):
 # below, a faster product is not seen. An estimate from these two figures.
 AUTO_MIN_PRODUCT = 6e8
-# Source: Micikevicius et al. 2018, and the defaults of torch.amp.GradScaler. The largest is ours: an
-# infinite scale would never come back.
+# Source: Micikevicius et al. 2018, and the defaults of torch.amp.GradScaler. The largest is ours:
+# an infinite scale would never come back.
 FIRST_SCALE, MAX_SCALE, GROWTH, BACKOFF, GROWTH_INTERVAL = 2.0**16, 2.0**24, 2.0, 0.5, 2000.0
 
 

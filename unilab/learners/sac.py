@@ -2,9 +2,9 @@
 
 Source: Haarnoja et al. 2018; the distributional, layer-normalised form and the defaults are those
 of FastSAC (holosoma; Seo et al. 2025, arXiv 2512.01996). Each critic learns from its own slow copy,
-without the minimum of both. Differences: the stable log-density of `squashed`, statistics that count
-each observation once, critics that see actions as fractions of their limits, no weight decay on the
-temperature, and nothing waits for the device.
+without the minimum of both. Differences: the stable log-density of `squashed`, statistics that
+count each observation once, critics that see actions as fractions of their limits, no weight decay
+on the temperature, and nothing waits for the device.
 """
 
 from __future__ import annotations
