@@ -11,11 +11,18 @@ import torch
 
 from unilab.buffers.batch import Batch
 from unilab.config.off_policy import SACConfig
+from unilab.learners import capture
 from unilab.learners.base import LearnerSpec
 from unilab.learners.capture import CycleRunner, Metrics
 from unilab.learners.sac import SAC
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is replayed here is the work itself, so which is faster is chance."""
+    monkeypatch.setattr(capture, "SLOWER", 1e9)
 
 
 class Again:
@@ -95,6 +102,15 @@ def test_a_recording_that_gives_other_numbers_is_not_used_and_that_is_said() -> 
     for _ in range(2):
         plain.cycle(batch(plain))
     assert same(learner.state_dict(), plain.state_dict())
+
+
+def test_a_recording_that_is_slower_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "SLOWER", 0.0)
+    learner = make()
+    run = CycleRunner(learner, recorder=Again(learner))
+    with pytest.warns(UserWarning, match="a recorded cycle takes"):
+        run(batch(learner))
+    assert learner.updates == 2
 
 
 def test_a_device_that_refuses_is_named() -> None:
