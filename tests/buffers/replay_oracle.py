@@ -169,7 +169,7 @@ class Oracle:
 
 def make(shared: str = "none", groups=((0, 2), (2, 5)), seed: int = 0, **changes) -> Oracle:
     """Build a small buffer and its oracle."""
-    settings = {"capacity": 11, "batch_size": 50, "updates": 5, "gamma": GAMMA}
+    settings = {"capacity": 11, "batch_size": 25, "updates": 10, "gamma": GAMMA}
     settings |= {"final_capacity": 11 * 5 + 5, **changes}
     pairs = SHARED[shared]
     spec = ReplaySpec(

@@ -129,8 +129,12 @@ def test_the_estimate_is_what_is_allocated(dtype) -> None:
                  batch_size=1000, dtype=dtype, n_step=3)  # fmt: skip
     replay = Replay(sizes, CPU)
     assert replay._rows.nbytes + replay._tails.nbytes == sizes.stored_bytes
-    held = {value.data_ptr(): value.nbytes for value in vars(replay._draw).values()
-            if isinstance(value, torch.Tensor)}  # fmt: skip
+    held: dict[int, int] = {}
+    for value in vars(replay._draw).values():
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, torch.Tensor):
+                storage = part.untyped_storage()
+                held[storage.data_ptr()] = storage.nbytes()
     assert 0.5 * sizes.work_bytes < sum(held.values()) <= sizes.work_bytes
 
 

@@ -228,7 +228,7 @@ class Replay:
             next_rows = last_step(rows, steps, self.spec.num_envs, self._ring)
             final = end > 0
             kept = self._ring + (end - 1) % self.spec.final_slots
-            torch.where(final, kept, next_rows, out=draw.index[count : 2 * count])
+            torch.where(final, kept, next_rows, out=draw.next_rows[:count])
             draw.gather(count, self._rows)
         lost = final & (end <= overwritten)
         draw.finish(count, steps, end == TERMINATED, lost)

@@ -19,7 +19,7 @@ class Draw:
       device: of the ring.
 
     Attributes:
-      index: (2 B,) int64, the rows of the batch, then those of the next observations.
+      next_rows: (B,) int64, where the next observations are.
     """
 
     def __init__(self, spec: ReplaySpec, device: torch.device) -> None:
@@ -30,17 +30,25 @@ class Draw:
         def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
-        self.index = empty(2 * most, dtype=torch.int64)
+        self._rows, self.next_rows = (empty(most, dtype=torch.int64) for _ in range(2))
         self._tails = empty(steps * most, dtype=torch.int64)
-        self._packed = empty(2 * most, spec.width, dtype=DTYPES[spec.dtype])
-        self._unpacks = spec.dtype == "bfloat16"
-        self._obs = empty(2 * most, spec.obs_width) if self._unpacks else self._packed
-        self._action = empty(most, spec.action_dim) if self._unpacks else self._packed
+        kind, obs_width = DTYPES[spec.dtype], spec.obs_width
+        self._here = empty(most, spec.width, dtype=kind)
+        self._next = empty(most, obs_width, dtype=kind)
         self._scalars = empty(3, most)  # reward, discount, weight
+        self._parts = (self._here[:, :obs_width], self._here[:, obs_width:], self._next)
+        self._unpacked: tuple[Tensor, ...] = self._parts  # obs, action, next obs: f32
+        if spec.dtype == "bfloat16":
+            obs, action, next_obs = self._parts
+            self._parts = (obs, action.view(torch.float16), next_obs)
+            self._unpacked = tuple(empty(*part.shape) for part in self._parts)
         self._critic = as_slice(spec.critic_columns)
         if self._critic is None:
             self._critic_ids = torch.tensor(spec.critic_columns, device=device)
-            self._critic_obs = empty(2 * most, spec.critic_obs_dim)
+            self._critic_obs = empty(2, most, spec.critic_obs_dim)
+            # Whole rows where they are not unpacked: of a part of them a copy would be made.
+            here = self._here if self._unpacked is self._parts else self._unpacked[0]
+            self._critic_sources = (here, self._unpacked[2])
         self._offsets = spec.num_envs * torch.arange(steps, device=device).unsqueeze(1)
         powers = torch.tensor([spec.gamma**k for k in range(steps + 1)], dtype=torch.float64)
         self._powers = powers.to(device, torch.float32)  # (n + 1,)
@@ -54,7 +62,7 @@ class Draw:
         63 random bits: what the remainder favours is less than one part in 10^11.
         """
         assert count <= self._most, f"{count} rows were asked for, {self._most} were planned"
-        rows = self.index[:count]
+        rows = self._rows[:count]
         rows.random_(generator=generator)
         return rows.remainder_(num_starts).add_(oldest).remainder_(self._ring)
 
@@ -88,9 +96,10 @@ class Draw:
         return alive.sum(0), (alive * end).sum(0)
 
     def gather(self, count: int, rows: Tensor) -> None:
-        """Fetch the rows of `index` from `rows` (R, W)."""
-        packed = self._packed[: 2 * count]
-        torch.index_select(rows, 0, self.index[: 2 * count], out=packed)
+        """Fetch the rows that were drawn, and of `next_rows` the observations, from rows (R, W)."""
+        width = self._spec.obs_width
+        torch.index_select(rows, 0, self._rows[:count], out=self._here[:count])
+        torch.index_select(rows[:, :width], 0, self.next_rows[:count], out=self._next[:count])
 
     def finish(self, count: int, steps: Tensor, terminated: Tensor, lost: Tensor) -> None:
         """Unpack what was fetched, and write the discount and the weight.
@@ -104,27 +113,25 @@ class Draw:
         torch.index_select(self._powers, 0, steps, out=discount)
         discount.mul_(~terminated)
         weight.copy_(~lost)
-        if self._unpacks:
-            packed, width = self._packed[: 2 * count], self._spec.obs_width
-            self._obs[: 2 * count].copy_(packed[:, :width])
-            self._action[:count].copy_(packed[:count, width:].view(torch.float16))
+        if self._unpacked is not self._parts:
+            for target, part in zip(self._unpacked, self._parts, strict=True):
+                target[:count].copy_(part[:count])
         if self._critic is None:
-            obs = self._obs[: 2 * count]
-            torch.index_select(obs, 1, self._critic_ids, out=self._critic_obs[: 2 * count])
+            for target, obs in zip(self._critic_obs, self._critic_sources, strict=True):
+                torch.index_select(obs[:count], 1, self._critic_ids, out=target[:count])
 
     def batch(self, count: int) -> Batch:
         """Return views of what is here."""
-        obs = self._obs[: 2 * count, : self._spec.obs_dim]
-        critic = (
-            self._critic_obs[: 2 * count]
-            if self._critic is None
-            else self._obs[: 2 * count, self._critic]
-        )
-        action = self._action[:count, -self._spec.action_dim :]
+        obs, action, next_obs = (part[:count] for part in self._unpacked)
+        if self._critic is None:
+            critic_obs, next_critic_obs = self._critic_obs[:, :count].unbind()
+        else:
+            critic_obs, next_critic_obs = obs[:, self._critic], next_obs[:, self._critic]
         reward, discount, weight = self._scalars[:, :count].unbind()
+        actor = slice(0, self._spec.obs_dim)
         return Batch(
-            obs[:count], critic[:count], action, reward, discount, obs[count:], critic[count:],
-            weight,
+            obs[:, actor], critic_obs, action, reward, discount, next_obs[:, actor],
+            next_critic_obs, weight,
         )  # fmt: skip
 
 

@@ -171,9 +171,14 @@ class ReplaySpec:
     @property
     def work_bytes(self) -> int:
         """Bytes of what is drawn at once, and on the way to it."""
-        count = self.batch_size * self.updates
-        drawn = count * (2 * self.row_bytes + 8 * (self.obs_width + self.critic_obs_dim))
-        return drawn + 40 * count * self.n_step + 4 * self.num_envs * self.obs_width
+        item = DTYPES[self.dtype].itemsize
+        each = 28 + 48 * self.n_step  # row numbers and scalars; the steps of each
+        each += self.row_bytes + item * self.obs_width
+        if self.dtype == "bfloat16":
+            each += 4 * (2 * self.obs_width + self.action_dim)
+        if as_slice(self.critic_columns) is None:
+            each += 8 * self.critic_obs_dim
+        return self.batch_size * self.updates * each + self.num_envs * (8 + 4 * self.obs_width)
 
     def check_memory(self, device: torch.device) -> None:
         """Raise ConfigError where the buffer needs more memory than `device` has free."""
@@ -182,7 +187,7 @@ class ReplaySpec:
         if needed <= free:
             return
         where = f"learners.{self.learner}"
-        most = int((free - self.work_bytes) // (self.bytes_per_transition * self.num_envs))
+        most = self._largest_capacity(free)
         fix = f"lower replay_capacity to {most}" if most > 0 else "lower physics.num_envs"
         each = self.row_bytes + TAIL_BYTES
         if self.dtype == "float32":
@@ -192,6 +197,17 @@ class ReplaySpec:
             f"with replay_dtype={self.dtype} and {self.num_envs} envs ({each} bytes a transition), "
             f"{free / 2**30:,.1f} GiB are free; {fix}"
         )
+
+    def _largest_capacity(self, free: int) -> int:
+        """Return the most steps of each env that fit into `free` bytes."""
+        slot = self.row_bytes + TAIL_BYTES
+        finals = (
+            0.0
+            if self.final_capacity or not self.max_episode_steps
+            else (self.row_bytes / self.max_episode_steps)
+        )
+        fixed = SPARE_SLOTS * slot + self.row_bytes * (2 + (self.final_capacity or 0))
+        return int(((free - self.work_bytes) / self.num_envs - fixed) // (slot + finals))
 
 
 def naive_bytes(obs_dim: int, critic_obs_dim: int, action_dim: int) -> int:
