@@ -107,7 +107,7 @@ def test_a_whole_cycle_equals_the_plain_reference(changes) -> None:
     assert float(metrics["policy/entropy"]) == pytest.approx(actor["entropy"], rel=1e-6)
     assert float(metrics["policy/temperature"]) == pytest.approx(actor["alpha"], rel=1e-6)
     assert float(metrics["learner/non_finite_updates"]) == 0
-    assert float(learner.log_temperature) == pytest.approx(float(state.log_alpha), rel=1e-6)
+    assert learner.log_temperature.item() == pytest.approx(state.log_alpha.item(), rel=1e-6)
     assert worst([net_of(learner.actor, 0)], [state.actor]) <= 1e-6
     assert worst(nets_of(learner.critic), state.critics) <= 1e-6
     for net in state.targets:

@@ -17,7 +17,7 @@ from unilab.learners.flashsac import FlashSAC
 CRITIC_BUDGET = 420  # eager operations of one update of the critic, views not counted
 ACTOR_BUDGET = 367  # what the published implementation takes
 # Written before it is read, or derived: no part of the state.
-SCRATCH = ("_noted", "grad", "_sums", "_found_inf", "learning_rate", "[param_groups]")
+SCRATCH = ("_noted", "grad", "_sums", "_found_inf", "learning_rate", "[lr]")
 
 
 def used_learner(seed: int = 3, **changes: object) -> FlashSAC:

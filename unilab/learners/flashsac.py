@@ -250,7 +250,7 @@ class FlashSAC:
         parameters = list(network.parameters())
         grads = torch.autograd.grad(loss, parameters)
         with torch.no_grad():
-            torch._foreach_copy_([p.grad for p in parameters], list(grads))
+            torch._foreach_copy_([p.grad for p in parameters if p.grad is not None], list(grads))
 
     def _step(self, adam: GatedAdam, metrics: Tensor, sums: Tensor) -> Tensor:
         """Step unless something is not finite, and add up the metrics. Returns () bool."""
@@ -261,7 +261,7 @@ class FlashSAC:
         return finite
 
     def _metrics(self, actor_updates: int) -> dict[str, Tensor]:
-        metrics = {}
+        metrics: dict[str, Tensor] = {}
         for names, sums in (
             (CRITIC_METRICS, self._critic_sums),
             (ACTOR_METRICS, self._actor_sums),

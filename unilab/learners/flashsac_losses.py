@@ -60,7 +60,8 @@ def project_distribution(values: Tensor, probs: Tensor, v_max: float) -> Tensor:
     place = values.clamp(-v_max, v_max).add_(v_max).mul_(last / (2.0 * v_max)).clamp_max_(last)
     lower = place.floor()
     share = (place - lower).mul_(probs)  # of the upper atom
-    lower_id = lower.long()
+    # A NaN has no atom; the id is kept valid, and the NaN itself arrives with the share.
+    lower_id = lower.long().clamp_(0, last)
     upper_id = (lower_id + 1).clamp_max_(last)
     out = torch.zeros_like(probs)
     out.scatter_add_(1, lower_id, probs - share)

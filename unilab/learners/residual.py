@@ -124,6 +124,7 @@ class ResidualEnsemble(nn.Module):
     def commit(self, finite: Tensor) -> None:
         """Take the noted statistics of the last batch into the running ones, if `finite` ()."""
         self.running.lerp_(torch.where(finite, self._noted, self.running), MOMENTUM)
+        self._noted.zero_()  # "overwritten" means added to 0 times what was there: no NaN may stay
 
     @torch.no_grad()
     def project(self) -> None:
