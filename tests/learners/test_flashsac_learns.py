@@ -13,7 +13,7 @@ from unilab.learners.base import LearnerSpec
 from unilab.learners.flashsac import FlashSAC
 from unilab.learners.off_policy import Batch
 
-REACH = 2.0  # what an action of 1 is to the point mass
+REACH = 1.25  # what an action of 1 is to the point mass
 
 
 def config(**changes: object) -> FlashSACConfig:
@@ -37,8 +37,8 @@ class BoundedPointMass(PointMass):
 
     def step(self, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         reward, time_out, final = super().step(action)
-        self.obs.clamp_(-3, 3)
-        return reward, time_out, final.clamp(-3, 3)
+        self.obs.clamp_(-2, 2)
+        return reward, time_out, final.clamp(-2, 2)
 
 
 class ListReplay:
