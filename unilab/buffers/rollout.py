@@ -119,10 +119,15 @@ class Rollout:
         padded = -(-self.final_count // FINAL_BUCKET) * FINAL_BUCKET
         return self.final_critic_obs[:padded], self.final_index[:padded]
 
-    def carry_over(self) -> None:
-        """Begin the next rollout: row T becomes row 0 and the final observations are dropped."""
-        self.obs[0].copy_(self.obs[-1])
-        self.critic_obs[0].copy_(self.critic_obs[-1])
+    def carry_over(self, previous: Rollout | None = None) -> None:
+        """Begin the next rollout: row T becomes row 0 and the final observations are dropped.
+
+        Args:
+          previous: whose row T it is, where rollouts take turns; None is this one.
+        """
+        previous = self if previous is None else previous
+        self.obs[0].copy_(previous.obs[-1], non_blocking=True)
+        self.critic_obs[0].copy_(previous.critic_obs[-1], non_blocking=True)
         self.final_index.fill_(self.num_steps * self.num_envs)
         self.final_count = 0
 

@@ -19,7 +19,8 @@ from unilab.config.base import (
     Terms,
     Thresholds,
 )
-from unilab.config.learners import LearnersConfig, PPOConfig
+from unilab.config.learners import LearnersConfig
+from unilab.config.ppo import PPOConfig
 from unilab.config.randomization import RandomizationConfig
 from unilab.config.terrain import TerrainConfig
 

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from unilab.buffers.rollout import Rollout
-from unilab.config.schema import PPOConfig
+from unilab.config.ppo import PPOConfig
 from unilab.errors import ConfigError
+from unilab.learners.acting import GaussianSampler
 from unilab.learners.base import ActOutput, LearnerSpec
 from unilab.learners.losses import (
     HALF_LOG_2PI,
@@ -74,6 +75,8 @@ class PPO:
       ConfigError: a symmetry is asked for that the task does not declare.
     """
 
+    block = "learners.ppo"  # of the config, for messages
+
     def __init__(
         self,
         config: PPOConfig,
@@ -84,7 +87,7 @@ class PPO:
     ) -> None:
         if config.symmetry != "none" and spec.symmetry is None:
             raise ConfigError(
-                f"learners.ppo.symmetry is '{config.symmetry}', but the task declares no symmetry; "
+                f"{self.block}.symmetry is '{config.symmetry}', but the task declares no symmetry; "
                 "set it to 'none' or declare one in the task"
             )
         self.config, self.spec, self.device, self.dtype = config, spec, device, dtype
@@ -106,7 +109,7 @@ class PPO:
         self._one = torch.ones(1, device=device, dtype=dtype)
         self._sums = torch.zeros(len(self._metric_names) + 1, device=device, dtype=dtype)
         self._mirror = None if spec.symmetry is None else TableMirror(spec.symmetry, device, dtype)
-        self._acting = MLPWorkspace(self.actor.mlp, 0, trains=False)
+        self._acting = GaussianSampler(self.actor, self.obs_normalizer)
         self._allocate(0)
         self._refresh()
 
@@ -137,7 +140,6 @@ class PPO:
         self._actor_work = MLPWorkspace(self.actor.mlp, held, trains=True)
         self._critic_work = MLPWorkspace(self.critic, held, trains=True)
 
-    @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = True) -> ActOutput:
         """Choose an action for each raw observation.
 
@@ -148,15 +150,7 @@ class PPO:
         Returns:
           action (B, A), mean (B, A), log_prob (B,), freshly allocated.
         """
-        if self._acting.rows < obs.shape[0]:
-            self._acting = MLPWorkspace(self.actor.mlp, obs.shape[0], trains=False)
-        mean = self._acting.forward(self.obs_normalizer(obs)).clone()
-        if not explore:
-            return ActOutput(mean, mean, self._peak_log_prob.expand(mean.shape[0]))
-        noise = torch.empty_like(mean).normal_(generator=self.generator)
-        action = torch.addcmul(mean, noise, self.actor.std)
-        log_prob = torch.add(self._peak_log_prob, noise.square_().sum(-1), alpha=-0.5)
-        return ActOutput(action, mean, log_prob)
+        return self._acting.act(obs, explore, self.generator)
 
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         """Learn from a full rollout, then fold its observations into the normalisers.
@@ -196,7 +190,7 @@ class PPO:
         rows = steps * envs
         if rows < self.config.minibatches:
             raise ConfigError(
-                f"learners.ppo.minibatches is {self.config.minibatches}, but a rollout has only "
+                f"{self.block}.minibatches is {self.config.minibatches}, but a rollout has only "
                 f"{steps} steps x {envs} envs = {rows} samples; lower it or raise num_envs"
             )
         if self._table.rows != rows:
@@ -215,21 +209,27 @@ class PPO:
         self._evaluate(self.critic_obs_normalizer(final_obs), final_value)
         bootstrap = rollout.reward.new_zeros(rows + 1)  # one more: where padding rows go
         bootstrap.scatter_(0, final_index, final_value)
-        advantage, returns = gae(
-            rollout.reward,
-            value,
-            rollout.terminated,
-            rollout.truncated,
-            bootstrap[:rows].view(steps, envs),
-            self.config.gamma,
-            self.config.lam,
-        )
+        advantage, returns = self._estimate(rollout, value, bootstrap[:rows].view(steps, envs))
         spread, centre = torch.std_mean(advantage, correction=0)
         samples.value.copy_(value[:steps].flatten())
         samples.returns.copy_(returns.flatten())
         samples.advantage.copy_(((advantage - centre) / (spread + ADVANTAGE_EPSILON)).flatten())
         self._old_std = self.actor.std.detach().clone()
         return 1.0 - advantage.var(correction=0) / returns.var(correction=0).clamp_min(1e-8)
+
+    def _estimate(
+        self, rollout: Rollout, value: Tensor, final_value: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Advantages and returns, both (T, N), from value (T + 1, N) and final_value (T, N)."""
+        return gae(
+            rollout.reward,
+            value,
+            rollout.terminated,
+            rollout.truncated,
+            final_value,
+            self.config.gamma,
+            self.config.lam,
+        )
 
     def _evaluate(self, critic_obs: Tensor, out: Tensor) -> None:
         """Write the critic's values of normalised observations (B, C) to `out` (B,)."""
@@ -351,7 +351,6 @@ class PPO:
         """Derive what `act` and the mirror read from parameters and statistics."""
         self.obs_normalizer.refresh()
         self.critic_obs_normalizer.refresh()
-        std = self.actor.std
-        self._peak_log_prob = -(std.log().sum() + HALF_LOG_2PI * std.numel())  # ()
+        self._acting.refresh()
         if self._mirror is not None:
             self._mirror.refresh(self.obs_normalizer, self.critic_obs_normalizer)

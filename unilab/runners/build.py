@@ -16,8 +16,8 @@ from numba.core.errors import NumbaError
 from unilab.buffers.replay import Replay
 from unilab.buffers.replay_spec import ReplaySpec
 from unilab.config import RunConfig
-from unilab.config.learners import PPOConfig
 from unilab.config.off_policy import OffPolicyConfig
+from unilab.config.ppo import PPOConfig
 from unilab.errors import ConfigError
 from unilab.learners.base import Learner, LearnerSpec, Mirror, Symmetry
 from unilab.learners.off_policy import OffPolicyLearner

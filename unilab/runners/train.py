@@ -22,8 +22,8 @@ from unilab.config import (
     save_resolved,
     task_label,
 )
-from unilab.config.learners import PPOConfig
 from unilab.config.off_policy import OffPolicyConfig
+from unilab.config.ppo import PPOConfig
 from unilab.errors import ConfigError, PhysicsError
 from unilab.learners.base import Learner, LearnerSpec
 from unilab.learners.capture import Capturable, CycleRunner

@@ -1,0 +1,104 @@
+"""FlashSAC on tasks of seconds whose best policy is known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.learners.support import CPU
+from tests.learners.test_ppo_learns import GAMMA, Env, Machine, PointMass, best_cost_factor
+from unilab.config.flashsac import FlashSACConfig
+from unilab.learners.base import LearnerSpec
+from unilab.learners.flashsac import FlashSAC
+from unilab.learners.off_policy import Batch
+
+REACH = 1.25  # what an action of 1 is to the point mass
+
+
+def config(**changes: object) -> FlashSACConfig:
+    settings = {
+        "gamma": GAMMA,
+        "batch_size": 128,
+        "actor_width": 32,
+        "critic_width": 32,
+        "actor_blocks": 1,
+        "critic_blocks": 1,
+        "learning_rate": 1e-3,
+        "final_learning_rate": 3e-4,
+        "tau": 0.05,
+    }
+    return FlashSACConfig.model_validate(settings | changes)
+
+
+class BoundedPointMass(PointMass):
+    """A point mass between walls, that the best policy never comes near. Without them, random
+    actions would lead to costs whose range leaves no resolution to the categorical critic."""
+
+    def step(self, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        reward, time_out, final = super().step(action)
+        self.obs.clamp_(-2, 2)
+        return reward, time_out, final.clamp(-2, 2)
+
+
+class ListReplay:
+    """Every transition ever seen, sampled evenly."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = torch.Generator().manual_seed(seed)
+        self.steps: list[tuple[Tensor, ...]] = []
+
+    def add(self, obs: Tensor, action: Tensor, reward: Tensor, discount: Tensor, after: Tensor):
+        self.steps.append((obs, action, reward, discount, after))
+
+    def sample(self, rows: int) -> Batch:
+        envs = self.steps[0][0].shape[0]
+        times = torch.randint(len(self.steps), (rows,), generator=self.draw).tolist()
+        ids = torch.randint(envs, (rows,), generator=self.draw).tolist()
+        chosen = [[part[i] for part in self.steps[t]] for t, i in zip(times, ids, strict=True)]
+        obs, action, reward, discount, after = (torch.stack(x) for x in zip(*chosen, strict=True))
+        return Batch(obs, obs, action, reward, discount, after, after, torch.ones(rows))
+
+
+def train(env: Env, learner: FlashSAC, steps: int, *, time_out_is_truncation: bool = True) -> None:
+    replay, random = ListReplay(seed=3), torch.Generator().manual_seed(4)
+    for t in range(steps):
+        obs, action = env.obs.clone(), learner.act(env.obs).action
+        if t < 20:
+            action = 2 * torch.rand(action.shape, generator=random) - 1
+        reward, time_out, final = env.step(REACH * action)
+        never = torch.zeros_like(time_out)
+        ended = never if time_out_is_truncation else time_out
+        replay.add(obs, action, reward, learner.config.gamma * (~ended).float(), final)
+        learner.observe_rewards(reward, time_out)
+        if t >= 20:
+            learner.cycle(replay.sample(learner.batch_size * learner.updates_per_step))
+
+
+def discounted_cost(learner: FlashSAC, start: Tensor) -> Tensor:
+    x, cost = start, torch.zeros(start.shape[0])
+    for t in range(150):
+        u = REACH * learner.act(x, explore=False).action
+        cost += GAMMA**t * (x.square() + u.square()).sum(-1)
+        x = x + u
+    return cost
+
+
+def test_point_mass_comes_within_a_tenth_of_the_optimum() -> None:
+    learner = FlashSAC(config(), LearnerSpec(2, 2, 2), CPU, seed=1)
+    start = 4 * torch.rand(256, 2, generator=torch.Generator().manual_seed(5)) - 2
+    optimum = best_cost_factor() * start.square().sum(-1).mean().item()
+    train(BoundedPointMass(32, seed=2), learner, steps=600)
+    after = discounted_cost(learner, start).mean().item()
+    print(f"optimum {optimum:.3f}, found {after:.3f}")
+    assert optimum * (1 - 1e-4) <= after
+    assert optimum / after >= 0.9
+
+
+@pytest.mark.parametrize("truncation", [True, False])
+def test_a_time_limit_hides_a_slow_profit_unless_targets_bootstrap(truncation: bool) -> None:
+    learner = FlashSAC(config(), LearnerSpec(1, 1, 1), CPU, seed=1)
+    train(Machine(32, seed=2), learner, steps=300, time_out_is_truncation=truncation)
+    mean = learner.act(torch.zeros(1, 1), explore=False).mean.item()
+    print(f"action where the machine is off: {mean:.3f}")
+    assert mean > 0.1 if truncation else mean < -0.1
