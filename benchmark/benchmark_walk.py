@@ -58,12 +58,12 @@ def main() -> None:
     from unilab.plots import compare_curves
 
     RESULTS.mkdir(parents=True, exist_ok=True)
-    curves = RESULTS / f"walk_{arguments.task}.png"
+    curves = RESULTS / f"{result_name(arguments)}.png"
     compare_curves([(arguments.task, Path(r["run"]) / "metrics.jsonl") for r in results], curves)
     for r in results:
         r["run"] = Path(r["run"]).name
     path = write_result(
-        f"walk_{arguments.task}",
+        result_name(arguments),
         header,
         {
             "wall_s": spread([r["wall_s"] for r in results]),
@@ -73,6 +73,14 @@ def main() -> None:
         },
     )
     print(f"written: {path}\n         {curves}")
+
+
+def result_name(arguments: argparse.Namespace) -> str:
+    """Return the name of the result: of the task, and of the learner where one is chosen."""
+    learner = [
+        word.partition("=")[2] for word in arguments.overrides if word.startswith("learner=")
+    ]
+    return "_".join(["walk", arguments.task, *learner[-1:]])
 
 
 def run(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
