@@ -63,6 +63,16 @@ def test_updates_stay_within_the_budget_of_operations() -> None:
     assert 100 < len(actor.names) <= ACTOR_BUDGET
 
 
+def test_every_cycle_is_the_same_operations_so_that_a_graph_can_hold_it() -> None:
+    learner, runs = used_learner(), []
+    for seed in (2, 3):
+        batch = random_batch(learner, seed)
+        with CountOps() as count:
+            learner.cycle(batch)
+        runs.append(count.names)
+    assert runs[0] == runs[1]
+
+
 @pytest.mark.parametrize("changes", [{}, {"noise_hold": "per_env"}])
 def test_a_restored_learner_equals_the_saved_one_in_all_it_can_reach(changes) -> None:
     learner, other = used_learner(3, **changes), used_learner(4, **changes)

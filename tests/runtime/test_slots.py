@@ -91,20 +91,22 @@ def test_nothing_is_torn_lost_repeated_or_too_old_in_very_many(slots: int, max_l
     assert max(lags) <= max_lag
 
 
-def test_a_collector_that_runs_ahead_is_held_back_at_the_lag() -> None:
+@pytest.mark.parametrize("first", [0, 7])
+def test_a_collector_that_runs_ahead_is_held_back_at_the_lag(first: int) -> None:
     begun: list[int] = []
 
     def collect(policy: Payload, rollout: Payload, previous: object, check: Check) -> None:
         begun.append(int(policy[0]))
 
-    policies = (np.zeros(1, np.int64), np.zeros(1, np.int64))
-    with FreeRunning(payloads(8), policies, collect, max_lag=2) as running:
-        for version in range(4):
+    policies = (np.full(1, first), np.full(1, first))
+    with FreeRunning(payloads(8), policies, collect, max_lag=2, version=first) as running:
+        for updates in range(4):
             sleep(0.05)
-            assert len(begun) == version + 3  # rollouts 0 to version + max_lag
+            assert len(begun) == updates + 3  # rollouts 0 to updates + max_lag
+            assert begun == [first] * 3 + list(range(first + 1, first + updates + 1))
             with running.rollout() as slot:
-                assert running.handover.version - slot.version == min(version, 2)
-                running.publish(lambda copy, v=version + 1: copy.fill(v))
+                assert running.handover.version - slot.version == min(updates, 2)
+                running.publish(lambda copy, v=first + updates + 1: copy.fill(v))
     metrics = running.handover.take_metrics()
     assert metrics["handover/lag_max"] == 2
     assert metrics["handover/lag_mean"] == pytest.approx((0 + 1 + 2 + 2) / 4)
