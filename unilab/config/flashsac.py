@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from unilab.config.base import OVERRIDES_TEXT, Overlay, Section
+from unilab.config.off_policy import ReplayConfig
 
 
-class FlashSACConfig(Section):
+class FlashSACConfig(ReplayConfig):
     """Soft actor-critic with normalised weights and a distributional critic.
 
     Defaults follow the FlashSAC paper (arXiv 2604.04539) for simulators with many envs.
@@ -23,11 +23,23 @@ class FlashSACConfig(Section):
         ge=1,
         description="Updates of the critic for each control step of all envs. More reuses data.",
     )
-    actor_interval: int = Field(
-        default=2, ge=1, description="Updates of the critic for each one of the policy."
+    replay_capacity: int = Field(
+        default=9766,
+        ge=2,
+        description="Control steps that the replay buffer keeps of each env. The default is 10 "
+        "million transitions of 1,024 envs.",
+    )
+    warmup_steps: int = Field(
+        default=98,
+        ge=0,
+        description="Control steps of each env with random actions before learning starts. The "
+        "default is 100,000 transitions of 1,024 envs.",
     )
     n_steps: int = Field(
         default=3, ge=1, description="Rewards that a target sums up before it asks the critic."
+    )
+    actor_every: int = Field(
+        default=2, ge=1, description="Updates of the critic for each one of the policy."
     )
     gamma: float = Field(
         default=0.99, ge=0, lt=1, description="Discount of the reward per control step."
@@ -50,18 +62,10 @@ class FlashSACConfig(Section):
         description="Updates of the critic over which the learning rate decays. The default is "
         "that of 50 million control steps of 1,024 envs, added up.",
     )
-    replay_transitions: int = Field(
-        default=10_000_000, ge=1, description="Transitions that the replay buffer holds."
-    )
-    learning_starts_transitions: int = Field(
-        default=100_000,
-        ge=1,
-        description="Transitions collected with random actions before learning begins.",
-    )
     num_critics: int = Field(
         default=2, ge=1, description="Critics; the one with the lower mean makes the target."
     )
-    num_atoms: int = Field(
+    atoms: int = Field(
         default=101, ge=2, description="Values that a return's distribution is spread over."
     )
     v_max: float = Field(
@@ -97,7 +101,6 @@ class FlashSACConfig(Section):
     noise_hold_most: int = Field(
         default=16, ge=1, description="Control steps that noise is held for, at most."
     )
-    overrides: Overlay = Field(default={}, description=OVERRIDES_TEXT, validate_default=True)
 
     @model_validator(mode="after")
     def _check_rates(self) -> Self:

@@ -11,12 +11,8 @@ from unilab.config.base import OVERRIDES_TEXT, HiddenSizes, Overlay, Section
 LimitOrAuto = Annotated[float, Field(gt=0)] | Literal["auto"]
 
 
-class OffPolicyConfig(Section):
-    """What `sac` and `td3` share.
-
-    Defaults are FastSAC's for locomotion (holosoma, Seo et al. 2025, arXiv 2512.01996) where `td3`
-    does not say otherwise.
-    """
+class ReplayConfig(Section):
+    """What all learners from a replay buffer share: what the loop and the buffer go by."""
 
     batch_size: int = Field(
         default=8192,
@@ -28,9 +24,6 @@ class OffPolicyConfig(Section):
         ge=1,
         description="Updates of the critic for each control step of all envs. More learns more "
         "from each transition and takes longer.",
-    )
-    actor_every: int = Field(
-        default=4, ge=1, description="Updates of the critic for each update of the actor."
     )
     replay_capacity: int = Field(
         default=1024,
@@ -66,6 +59,33 @@ class OffPolicyConfig(Section):
     )
     gamma: float = Field(
         default=0.97, ge=0, le=1, description="Discount of the reward per control step."
+    )
+    capture: Literal["auto", "off"] = Field(
+        default="auto",
+        description="auto: on a GPU all updates of a step are one recorded graph, where that gives "
+        "the same numbers and is not slower; a warning says where it is not used.",
+    )
+    overrides: Overlay = Field(default={}, description=OVERRIDES_TEXT, validate_default=True)
+
+    @model_validator(mode="after")
+    def _check_capacity(self) -> Self:
+        if self.replay_capacity <= self.n_steps:
+            raise ValueError(
+                f"replay_capacity={self.replay_capacity} holds no transition over n_steps="
+                f"{self.n_steps}; valid: replay_capacity > n_steps"
+            )
+        return self
+
+
+class OffPolicyConfig(ReplayConfig):
+    """What `sac` and `td3` share.
+
+    Defaults are FastSAC's for locomotion (holosoma, Seo et al. 2025, arXiv 2512.01996) where `td3`
+    does not say otherwise.
+    """
+
+    actor_every: int = Field(
+        default=4, ge=1, description="Updates of the critic for each update of the actor."
     )
     tau: float = Field(
         default=0.125,
@@ -119,23 +139,12 @@ class OffPolicyConfig(Section):
         description="Number type of the hidden layers. fp32 uses TF32 on a GPU; fp16 scales the "
         "loss; auto = bf16 on a GPU with large layers and batches, else fp32.",
     )
-    capture: Literal["auto", "off"] = Field(
-        default="auto",
-        description="auto: on a GPU all updates of a step are one recorded graph, where that gives "
-        "the same numbers and is not slower; a warning says where it is not used.",
-    )
-    overrides: Overlay = Field(default={}, description=OVERRIDES_TEXT, validate_default=True)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.v_min >= self.v_max:
             raise ValueError(
                 f"v_min is {self.v_min:g} and v_max is {self.v_max:g}; valid: v_min < v_max"
-            )
-        if self.replay_capacity <= self.n_steps:
-            raise ValueError(
-                f"replay_capacity={self.replay_capacity} holds no transition over n_steps="
-                f"{self.n_steps}; valid: replay_capacity > n_steps"
             )
         for key in ("actor_hidden", "critic_hidden"):
             widths = getattr(self, key)

@@ -262,10 +262,11 @@ class RunConfig(Section):
         default="auto",
         description="Device of the learner; cuda:1 is the second GPU. auto = the best there is.",
     )
-    learner: Literal["ppo", "sac", "td3"] = Field(
+    learner: Literal["ppo", "appo", "sac", "td3", "flashsac"] = Field(
         default="ppo",
         description="Learning algorithm, with its settings in learners.<name>. ppo learns from "
-        "each rollout once; sac and td3 from a replay buffer: fewer env steps, more updates.",
+        "each rollout once; appo does so while the next one is collected; sac, td3 and flashsac "
+        "learn from a replay buffer: fewer env steps, more updates.",
     )
     physics: PhysicsConfig = Field(default=PhysicsConfig(), description="The simulation.")
     episode: EpisodeConfig = Field(default=EpisodeConfig(), description="Length of episodes.")

@@ -74,7 +74,7 @@ class FlashSAC:
             spec.action_dim, config.noise_hold_most, config.noise_hold, device, dtype
         )
         self.reward_scale = RewardScale(config.gamma, config.v_max, device, dtype)
-        k = config.num_atoms
+        k = config.atoms
         self._atoms = torch.linspace(-config.v_max, config.v_max, k, device=device, dtype=dtype)
         self._target_entropy = (
             0.5 * spec.action_dim * math.log(2.0 * math.pi * math.e * config.target_std**2)
@@ -97,7 +97,7 @@ class FlashSAC:
         actor_sizes = (spec.obs_dim, config.actor_width, 2 * spec.action_dim)
         self.actor = ensemble(1, *actor_sizes, blocks=config.actor_blocks, tracks=True)
         inputs = spec.critic_obs_dim + spec.action_dim
-        critic_sizes = (inputs, config.critic_width, config.num_atoms)
+        critic_sizes = (inputs, config.critic_width, config.atoms)
         self.critic, self.target = (
             ensemble(config.num_critics, *critic_sizes, blocks=config.critic_blocks, tracks=tracks)
             for tracks in (True, False)  # the target is only ever run on a batch's own statistics
@@ -134,6 +134,17 @@ class FlashSAC:
         action, log_prob = squash(mean, log_std, noise)
         return ActOutput(action, mean.tanh() if explore else action, log_prob)
 
+    @property
+    def phase(self) -> int:
+        """Where in the rhythm of critic and policy the next cycle starts."""
+        return self.updates % self.config.actor_every
+
+    @torch.no_grad()
+    def random_actions(self, rows: int) -> Tensor:
+        """Uniform actions (rows, A), for the steps before learning starts."""
+        draw = torch.empty(rows, self.spec.action_dim, device=self.device, dtype=self.dtype)
+        return draw.uniform_(-1.0, 1.0, generator=self.generator)
+
     def observe(self, obs: Tensor, critic_obs: Tensor) -> None:
         """Nothing to do: the networks keep statistics of what they learn from."""
 
@@ -165,7 +176,7 @@ class FlashSAC:
         for start in range(0, size * self.updates_per_step, size):
             part = Batch(*(field[start : start + size] for field in batch))
             share = part.weight / part.weight.sum().clamp_min(1.0)
-            if self.updates % self.config.actor_interval == 0:
+            if self.updates % self.config.actor_every == 0:
                 if actor_updates == 0:
                     self._actor_sums.zero_()
                 actor_updates += 1

@@ -36,6 +36,10 @@ class OffPolicyLearner(Protocol):
         """Take new raw observations (N, O), (N, C) into the statistics, each of them once."""
         ...
 
+    def observe_rewards(self, reward: Tensor, ended: Tensor) -> None:
+        """Take a control step's rewards (N,) of all envs in, and whose episode ended (N,) bool."""
+        ...
+
     def cycle(self, batch: Batch) -> dict[str, Tensor]:
         """Make all updates of one control step, from U * B transitions sampled at once.
 

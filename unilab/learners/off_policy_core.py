@@ -175,6 +175,9 @@ class OffPolicyCore(ABC):
         ):
             self._refused.add_(~normalizer.fold(rows))
 
+    def observe_rewards(self, reward: Tensor, ended: Tensor) -> None:  # noqa: B027
+        """Nothing to do: rewards are learned from as they are."""
+
     def cycle(self, batch: Batch) -> dict[str, Tensor]:
         """Make `updates_per_step` updates, from as many times `batch_size` transitions.
 

@@ -16,10 +16,12 @@ from numba.core.errors import NumbaError
 from unilab.buffers.replay import Replay
 from unilab.buffers.replay_spec import ReplaySpec
 from unilab.config import RunConfig
-from unilab.config.off_policy import OffPolicyConfig
+from unilab.config.off_policy import ReplayConfig
 from unilab.config.ppo import PPOConfig
 from unilab.errors import ConfigError
+from unilab.learners.appo import APPO
 from unilab.learners.base import Learner, LearnerSpec, Mirror, Symmetry
+from unilab.learners.flashsac import FlashSAC
 from unilab.learners.off_policy import OffPolicyLearner
 from unilab.learners.ppo import PPO
 from unilab.learners.sac import SAC
@@ -37,7 +39,7 @@ from unilab.tasks.base import BuiltTask
 from unilab_kernels.jit import cache_dir
 from unilab_kernels.spec import ObservationSlice
 
-LEARNERS = {"ppo": PPO, "sac": SAC, "td3": TD3}
+LEARNERS = {"ppo": PPO, "appo": APPO, "sac": SAC, "td3": TD3, "flashsac": FlashSAC}
 REPLAY_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
@@ -242,13 +244,13 @@ def check_memory(built: BuiltTask) -> None:
         2 * (obs + critic_obs) + kernel.num_fields
     )
     # A replay buffer says itself what it takes.
-    off_policy = isinstance(learner, OffPolicyConfig)
+    off_policy = isinstance(learner, ReplayConfig)
     sample = 0 if off_policy else 4 * 2 * (obs + critic_obs + 2 * actions + 4)
     weights = sum(
         a * b
         for first, hidden, last in (
-            (obs, learner.actor_hidden, actions),
-            (critic_obs, learner.critic_hidden, 1),
+            (obs, getattr(learner, "actor_hidden", ()), actions),
+            (critic_obs, getattr(learner, "critic_hidden", ()), 1),
         )
         for a, b in pairwise((first, *hidden, last))
     )
@@ -271,9 +273,9 @@ def check_memory(built: BuiltTask) -> None:
             )
 
 
-def learner_settings(config: RunConfig) -> PPOConfig | OffPolicyConfig:
+def learner_settings(config: RunConfig) -> PPOConfig | ReplayConfig:
     """Return the block of the learner that the config names."""
-    block: PPOConfig | OffPolicyConfig = getattr(config.learners, config.learner)
+    block: PPOConfig | ReplayConfig = getattr(config.learners, config.learner)
     return block
 
 
@@ -302,7 +304,7 @@ def make_on_policy_learner(
     Raises:
       ConfigError: the config's learner learns from a replay buffer.
     """
-    if isinstance(learner_settings(config), OffPolicyConfig):
+    if isinstance(learner_settings(config), ReplayConfig):
         raise ConfigError(
             f"learner={config.learner}: this command measures rollouts; leave it out, or use "
             "learner=ppo"
@@ -318,7 +320,7 @@ def make_replay(built: BuiltTask, num_envs: int, device: torch.device) -> Replay
     """
     config, kernel = built.config, built.kernel
     settings = learner_settings(config)
-    assert isinstance(settings, OffPolicyConfig)
+    assert isinstance(settings, ReplayConfig)
     spec = ReplaySpec(
         num_envs=num_envs,
         capacity=settings.replay_capacity,
@@ -381,7 +383,7 @@ def _join_mirrors(built: BuiltTask, layout: tuple[ObservationSlice, ...]) -> Mir
         size, mirror = part.stop - part.start, built.model.mirrors.get(part.name)
         what = "the action" if part.name == "action" else f"the observation term '{part.name}'"
         if mirror is None:
-            if learner_settings(built.config).symmetry == "none":
+            if getattr(learner_settings(built.config), "symmetry", "none") == "none":
                 return None
             key = f"learners.{built.config.learner}.symmetry"
             raise ConfigError(

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unilab.buffers.replay import Replay
-from unilab.config.off_policy import OffPolicyConfig
+from unilab.config.off_policy import ReplayConfig
 from unilab.learners.capture import Cycle
 from unilab.learners.off_policy import OffPolicyLearner
 from unilab.record import Recorder
@@ -56,7 +56,7 @@ class OffPolicyRun:
     replay: Replay
     recorder: Recorder
     progress: Progress
-    settings: OffPolicyConfig
+    settings: ReplayConfig
     sampler: torch.Generator
     timers: Timers
     cycle: Cycle
@@ -155,6 +155,7 @@ def tick(run: OffPolicyRun, collector: _Collector) -> dict[str, Tensor] | None:
         for step in steps:
             _keep(run, step)
         run.replay.commit()
+        _observe_rewards(run)
     return metrics if lockstep else _learn(run)
 
 
@@ -201,6 +202,16 @@ def _keep(run: OffPolicyRun, step: Transitions) -> None:
         *(torch.from_numpy(rows).to(device, non_blocking=True)
           for rows in (step.obs, step.critic_obs))
     )  # fmt: skip
+
+
+def _observe_rewards(run: OffPolicyRun) -> None:
+    """Show the learner the rewards of all envs."""
+    arrays, device = run.pipeline.arrays, run.learner.device
+    ended = (arrays["terminated_out"] | arrays["truncated_out"]).view(np.bool_)
+    run.learner.observe_rewards(
+        torch.from_numpy(arrays["reward_out"]).to(device, non_blocking=True),
+        torch.from_numpy(ended).to(device, non_blocking=True),
+    )
 
 
 def _finite(step: Transitions) -> NDArray[np.float32]:

@@ -88,7 +88,7 @@ def run_on_policy(run: OnPolicyRun, interrupt: Interrupt) -> None:
         progress.wall_s = perf_counter() - begin
         with timers.span("log"):
             if is_complete(config.train, progress) or progress.iteration % config.log.every == 0:
-                log = _read_log(run, metrics)
+                log = read_log(run, metrics)
                 bad_iterations = count_bad(log, bad_iterations)
                 run.recorder.write(progress.iteration, log, timers.take())
         if progress.iteration % config.checkpoint.every == 0:
@@ -112,7 +112,7 @@ def is_complete(train: TrainConfig, progress: Progress) -> bool:
     return out_of_time or progress.iteration >= train.iterations
 
 
-def _read_log(run: OnPolicyRun, metrics: dict[str, Tensor]) -> dict[str, float]:
+def read_log(run: OnPolicyRun, metrics: dict[str, Tensor]) -> dict[str, float]:
     """Read the envs' statistics and, once, the learner's metrics from its device."""
     log = run.pipeline.take_log()
     log.update({name: float(value) for name, value in metrics.items()})
@@ -130,7 +130,12 @@ def smooth_score(progress: Progress, log: dict[str, float]) -> None:
         progress.score = SCORE_MEMORY * old + (1.0 - SCORE_MEMORY) * new
 
 
-def collect(pipeline: Pipeline, act: Callable[[Tensor], ActOutput], rollout: Rollout) -> None:
+def collect(
+    pipeline: Pipeline,
+    act: Callable[[Tensor], ActOutput],
+    rollout: Rollout,
+    check: Callable[[], None] | None = None,
+) -> None:
     """Fill a rollout: T control steps of every group.
 
     While a group's physics is in flight (with overlap), the next group's kernel and policy run.
@@ -140,6 +145,8 @@ def collect(pipeline: Pipeline, act: Callable[[Tensor], ActOutput], rollout: Rol
       pipeline: the envs.
       act: the policy, exploring.
       rollout: its row 0 is there, by `set_first` or `carry_over`.
+      check: called before each control step, when nothing is in flight but steps that are begun;
+        it may raise to end the rollout early.
     """
     groups, timers = range(len(pipeline.groups)), pipeline.timers
     outputs: list[ActOutput | None] = [None] * len(pipeline.groups)
@@ -155,6 +162,8 @@ def collect(pipeline: Pipeline, act: Callable[[Tensor], ActOutput], rollout: Rol
     for group in groups:
         start_step(0, group)
     for t in range(rollout.num_steps):
+        if check is not None:
+            check()
         for group in groups:
             step = pipeline.finish(group)
             with timers.span("buffer", group=group):

@@ -22,7 +22,8 @@ from unilab.config import (
     save_resolved,
     task_label,
 )
-from unilab.config.off_policy import OffPolicyConfig
+from unilab.config.appo import APPOConfig
+from unilab.config.off_policy import ReplayConfig
 from unilab.config.ppo import PPOConfig
 from unilab.errors import ConfigError, PhysicsError
 from unilab.learners.base import Learner, LearnerSpec
@@ -51,6 +52,7 @@ from unilab.runners.evaluate import (
     record_video,
     save_evaluation,
 )
+from unilab.runners.free import FreeRun, run_free
 from unilab.runners.interrupt import Interrupt
 from unilab.runners.off_policy import OffPolicyRun, run_off_policy
 from unilab.runners.on_policy import OnPolicyRun, is_complete, run_on_policy, set_first
@@ -154,7 +156,7 @@ def _build(config: RunConfig) -> _Parts:
     assert config.seed is not None
     learner = make_learner(built, config, device, config.seed)
     replay = None
-    if isinstance(learner_settings(config), OffPolicyConfig):
+    if isinstance(learner_settings(config), ReplayConfig):
         replay = make_replay(built, config.physics.num_envs, device)
     pipeline = make_pipeline(built, plan, seed=config.seed, timers=Timers())
     say(f"task     {config.task}: {config.physics.num_envs} envs, seed {config.seed}")
@@ -266,7 +268,7 @@ def _make_run(
     """Put a loop's parts together: a rollout or a replay buffer, with its first observations."""
     pipeline, kernel, config = parts.pipeline, parts.built.kernel, parts.built.config
     settings, learner = learner_settings(config), parts.learner
-    if isinstance(settings, OffPolicyConfig):
+    if isinstance(settings, ReplayConfig):
         assert parts.replay is not None
         assert config.seed is not None
         sampler = torch.Generator(device=parts.device).manual_seed(config.seed)
@@ -276,12 +278,19 @@ def _make_run(
         )  # fmt: skip
         run.restore({} if checkpoint is None else checkpoint.runner)
         return run
-    rollout = Rollout(
-        settings.num_steps, pipeline.num_envs, kernel.num_obs,
-        kernel.num_critic_obs, pipeline.num_actions, parts.device,
-    )  # fmt: skip
-    set_first(pipeline, rollout)
-    return OnPolicyRun(run_dir, pipeline, cast(Learner, learner), rollout, recorder, progress)
+    free = isinstance(settings, APPOConfig) and settings.collection == "free"
+    rollouts = [
+        Rollout(
+            settings.num_steps, pipeline.num_envs, kernel.num_obs,
+            kernel.num_critic_obs, pipeline.num_actions, parts.device,
+        )
+        for _ in range(settings.num_slots if isinstance(settings, APPOConfig) else 1)
+    ]  # fmt: skip
+    common = (run_dir, pipeline, cast(Learner, learner), rollouts[0], recorder, progress)
+    if free:
+        return FreeRun(*common, rollouts, Timers())
+    set_first(pipeline, rollouts[0])
+    return OnPolicyRun(*common)
 
 
 def _setup(parts: _Parts) -> dict[str, Any]:
@@ -316,6 +325,8 @@ def _train_or_save(run: Run, interrupt: Interrupt) -> int:
     try:
         if isinstance(run, OffPolicyRun):
             run_off_policy(run, interrupt)
+        elif isinstance(run, FreeRun):
+            run_free(run, interrupt)
         else:
             run_on_policy(run, interrupt)
         return run.progress.iteration
