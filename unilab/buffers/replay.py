@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unilab.buffers.batch import Batch
-from unilab.buffers.replay_draw import Draw, last_step
+from unilab.buffers.replay_draw import TERMINATED, Draw
 from unilab.buffers.replay_spec import DTYPES, ReplaySpec, as_slice
 from unilab.errors import ConfigError
 
 Floats = NDArray[np.floating[Any]]
 Flags = NDArray[np.bool_]
-
-TERMINATED = -1  # how a step ended; 0 goes on, k > 0 truncated, and final observation k - 1 is kept
 
 
 class Replay:
@@ -223,15 +221,15 @@ class Replay:
         with self._lock:
             assert self.num_starts > 0, "fewer than n_step steps are committed"
             oldest, num_starts, overwritten = self._window.unbind()
-            rows = draw.rows(count, generator, oldest, num_starts)
-            steps, end = draw.sum_rewards(rows, self._tails)
-            next_rows = last_step(rows, steps, self.spec.num_envs, self._ring)
+            steps = draw.rows(count, generator, oldest, num_starts)
+            end = draw.sum_rewards(steps[:-1], self._tails)
+            # Where the episode terminated, nothing is made of what comes n steps later.
             final = end > 0
             kept = self._ring + (end - 1) % self.spec.final_slots
-            torch.where(final, kept, next_rows, out=draw.next_rows[:count])
+            torch.where(final, kept, steps[-1], out=draw.next_rows[:count])
             draw.gather(count, self._rows)
         lost = final & (end <= overwritten)
-        draw.finish(count, steps, end == TERMINATED, lost)
+        draw.finish(count, lost)
         self.dropped += lost.sum()
         return draw.batch(count)
 

@@ -172,7 +172,7 @@ class ReplaySpec:
     def work_bytes(self) -> int:
         """Bytes of what is drawn at once, and on the way to it."""
         item = DTYPES[self.dtype].itemsize
-        each = 28 + 48 * self.n_step  # row numbers and scalars; the steps of each
+        each = 36 + 56 * self.n_step  # row numbers and scalars; what is done with each step
         each += self.row_bytes + item * self.obs_width
         if self.dtype == "bfloat16":
             each += 4 * (2 * self.obs_width + self.action_dim)
