@@ -77,7 +77,7 @@ def main() -> None:
         "bytes_per_step": moved,
         "num_envs": arguments.num_envs,
         "num_steps": arguments.num_steps,
-        "replay": {**replay, "batch": arguments.batch, "capacity": replay_layouts.CAPACITY},
+        "replay": {**replay, "batch": arguments.batch, "steps_of_an_env": replay_layouts.CAPACITY},
     }
     name = result_stem("buffer", arguments.task, head["id"])
     print(f"written: {write_result(name, head, content, arguments.output)}")
@@ -97,7 +97,7 @@ def summarize_replay(results: list[dict[str, Any]]) -> dict[str, Any]:
         "speedup": {
             f"{name} over {base}": spread([t[base] / t[name] for t in times])
             for base in ("fields", "fields_given")
-            for name in ("float32", "bfloat16", "float32_n3", "bfloat16_n3")
+            for name in ("fp32", "bf16", "fp32_n3", "bf16_n3")
         },
         "bytes_per_transition": sizes,
         "bytes_share": {name: size / sizes["fields"] for name, size in sizes.items()},

@@ -26,7 +26,7 @@ class Draw:
 
     def __init__(self, spec: ReplaySpec, device: torch.device) -> None:
         self._spec, self._ring = spec, spec.slots * spec.num_envs
-        most, steps = spec.batch_size * spec.updates, spec.n_step
+        most, steps = spec.batch_size * spec.updates, spec.n_steps
         self._most = most
 
         def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -41,7 +41,7 @@ class Draw:
         self._scalars = empty(3, most)  # reward, discount, weight
         self._parts = (self._here[:, :obs_width], self._here[:, obs_width:], self._next)
         self._unpacked: tuple[Tensor, ...] = self._parts  # obs, action, next obs: f32
-        if spec.dtype == "bfloat16":
+        if spec.dtype == "bf16":
             obs, action, next_obs = self._parts
             self._parts = (obs, action.view(torch.float16), next_obs)
             self._unpacked = tuple(empty(*part.shape) for part in self._parts)
