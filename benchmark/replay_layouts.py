@@ -15,8 +15,8 @@ CAPACITY = 128  # steps of each env: 1,048,576 transitions of 8,192 envs, far be
 CONFIG_CAPACITY = 1024  # the default, that bytes of a transition are given for
 EPISODE = 1000
 ROWS = {
-    "fields": "host: every field by itself, index_select",
-    "fields_given": "host: the same, into memory that is there",
+    "fields": "host: every field by itself, new memory each time",
+    "fields_given": "host: every field by itself, into given memory",
     "fp32": "host: packed rows, float32",
     "bf16": "host: packed rows, bfloat16",
     "fp32_n3": "host: packed rows, float32, 3 steps",
