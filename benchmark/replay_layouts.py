@@ -7,24 +7,26 @@ row numbers, n-step rewards and conversion to float32 are part of the time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 CAPACITY = 128  # steps of each env: 1,048,576 transitions of 8,192 envs, far beyond any cache
+CONFIG_CAPACITY = 1024  # the default, that bytes of a transition are given for
 EPISODE = 1000
 ROWS = {
-    "fields": "host: every field by itself, index_select",
-    "fields_given": "host: the same, into memory that is there",
-    "float32": "host: packed rows, float32",
-    "bfloat16": "host: packed rows, bfloat16",
-    "float32_n3": "host: packed rows, float32, 3 steps",
-    "bfloat16_n3": "host: packed rows, bfloat16, 3 steps",
+    "fields": "host: every field by itself, new memory each time",
+    "fields_given": "host: every field by itself, into given memory",
+    "fp32": "host: packed rows, float32",
+    "bf16": "host: packed rows, bfloat16",
+    "fp32_n3": "host: packed rows, float32, 3 steps",
+    "bf16_n3": "host: packed rows, bfloat16, 3 steps",
     "append_fields": "append a step: every field by itself",
-    "append_float32": "append a step: packed rows, float32",
-    "append_bfloat16": "append a step: packed rows, bfloat16",
+    "append_fp32": "append a step: packed rows, float32",
+    "append_bf16": "append a step: packed rows, bfloat16",
     "device_fields": "device: every field by itself, index_select",
-    "device_float32": "device: packed rows, float32",
-    "device_bfloat16": "device: packed rows, bfloat16",
+    "device_fp32": "device: packed rows, float32",
+    "device_bf16": "device: packed rows, bfloat16",
     "pinned": "host, packed float32, batch moved: pinned",
     "pageable": "host, packed float32, batch moved: pageable",
     "device_learner": "an update from the device's rows, float32",
@@ -82,6 +84,7 @@ class PerField:
 
     @property
     def bytes_per_transition(self) -> float:
+        """Bytes of all fields of a transition."""
         return sum(table.nbytes for table in self.tables) / (CAPACITY * self.envs)
 
 
@@ -95,13 +98,13 @@ def _empty(like: Any, rows: int, device: Any) -> Any:
     return torch.zeros(rows, like.shape[1], dtype=like.dtype, device=device)
 
 
-def make_replay(source: Any, device: Any, batch: int, dtype: str, n_step: int = 1) -> Any:
+def make_replay(source: Any, device: Any, batch: int, dtype: str, n_steps: int = 1) -> Any:
     """Return a full replay buffer."""
     from unilab.buffers.replay import Replay
     from unilab.buffers.replay_spec import ReplaySpec
 
     spec = ReplaySpec(
-        source.num_envs, CAPACITY, *source.sizes, batch_size=batch, n_step=n_step, dtype=dtype,
+        source.num_envs, CAPACITY, *source.sizes, batch_size=batch, n_steps=n_steps, dtype=dtype,
         max_episode_steps=EPISODE,
     )  # fmt: skip
     replay = Replay(spec, device)
@@ -167,11 +170,11 @@ def _host_rows(
     }
     sizes = {"fields": fields.bytes_per_transition}
     appends = {"append_fields": fields.append}
-    for dtype in ("float32", "bfloat16"):
-        for n_step, suffix in ((1, ""), (3, "_n3")):
-            replay = make_replay(source, cpu, batch, dtype, n_step)
+    for dtype in ("fp32", "bf16"):
+        for n_steps, suffix in ((1, ""), (3, "_n3")):
+            replay = make_replay(source, cpu, batch, dtype, n_steps)
             calls[dtype + suffix] = _sampler(replay, batch)
-            sizes[dtype] = replay.spec.bytes_per_transition
+            sizes[dtype] = replace(replay.spec, capacity=CONFIG_CAPACITY).bytes_per_transition
         appends[f"append_{dtype}"] = lambda replay=replay: append(replay, source)  # type: ignore
     return calls | appends, sizes, {}
 
@@ -191,22 +194,22 @@ def _device_rows(
 
     device = torch.device("cuda")
     fields = PerField(source, device)
-    host = make_replay(source, torch.device("cpu"), batch, "float32")
+    host = make_replay(source, torch.device("cpu"), batch, "fp32")
     draws = {
         "device_fields": fields.sampler(batch, given=True),
         **{
             f"device_{dtype}": _sampler(make_replay(source, device, batch, dtype), batch)
-            for dtype in ("float32", "bfloat16")
+            for dtype in ("fp32", "bf16")
         },
         "pinned": _moved(host, batch, device, pin=True),
         "pageable": _moved(host, batch, device, pin=False),
     }
     calls = {name: _waited(call) for name, call in draws.items()}
     batch_bytes = sum(part.nbytes for part in _sampler(host, batch)())
-    moved = {"pinned": batch_bytes, "pageable": batch_bytes, "device_float32": _step_bytes(source)}
+    moved = {"pinned": batch_bytes, "pageable": batch_bytes, "device_fp32": _step_bytes(source)}
     learner = _learner(source, batch, config, device)
     if learner is not None:
-        for name, draw in (("device", "device_float32"), ("pinned", "pinned"),
+        for name, draw in (("device", "device_fp32"), ("pinned", "pinned"),
                            ("pageable", "pageable")):  # fmt: skip
             call = draws[draw]
             calls[f"{name}_learner"] = _waited(lambda call=call: learner.cycle(call()))
@@ -259,5 +262,6 @@ def _learner(source: Any, batch: int, config: Any, device: Any) -> Any:
         return None
     from unilab.learners.base import LearnerSpec
 
-    settings = config.learners.sac.model_copy(update={"batch_size": batch, "updates_per_step": 1})
+    update = {"batch_size": batch, "updates_per_step": 1, "actor_every": 1}
+    settings = config.learners.sac.model_copy(update=update)
     return SAC(settings, LearnerSpec(*source.sizes), device, 0)

@@ -139,7 +139,7 @@ class Oracle:
     def expect(self, time: int, env: int) -> tuple[list[float], bool]:
         """All numbers of the transition that starts at (time, env), and whether its weight is 1."""
         episode, first = self.where[time, env]
-        window = self.episodes[env][episode][first : first + self.replay.spec.n_step]
+        window = self.episodes[env][episode][first : first + self.replay.spec.n_steps]
         reward = sum(GAMMA**k * step.reward for k, step in enumerate(window))
         last = window[-1]
         discount = 0.0 if last.terminated else GAMMA ** len(window)
@@ -152,7 +152,7 @@ class Oracle:
     def count_mismatches(self, batch: Batch) -> int:
         """Count the rows of a batch that are not what they should be."""
         wrong = 0
-        newest = self.time - self.replay.spec.n_step
+        newest = self.time - self.replay.spec.n_steps
         oldest = max(0, self.time - self.replay.spec.capacity)
         next_width = OBS_DIM + CRITIC_OBS_DIM
         columns = [part if part.ndim == 2 else part.unsqueeze(1) for part in batch]

@@ -13,15 +13,15 @@ from unilab.buffers.replay import Replay
 from unilab.buffers.replay_spec import ReplaySpec
 
 
-@pytest.mark.parametrize("n_step", [1, 3, 8])
+@pytest.mark.parametrize("n_steps", [1, 3, 8])
 @pytest.mark.parametrize(
     ("dtype", "shared", "capacity"),
-    [("float32", "none", 11), ("bfloat16", "some", 8), ("float32", "all", 9)],
+    [("fp32", "none", 11), ("bf16", "some", 8), ("fp32", "all", 9)],
 )
 def test_every_sample_equals_the_oracle_at_every_fullness_and_seam(
-    n_step, dtype, shared, capacity
+    n_steps, dtype, shared, capacity
 ) -> None:
-    oracle = make(shared, n_step=n_step, dtype=dtype, capacity=capacity)
+    oracle = make(shared, n_steps=n_steps, dtype=dtype, capacity=capacity)
     generator = torch.Generator().manual_seed(1)
     samples = wrong = 0
     while samples < 35_000:  # 105,000 for each n
@@ -40,7 +40,7 @@ def test_every_sample_equals_the_oracle_at_every_fullness_and_seam(
 
 
 def test_observations_shared_in_order_are_views_of_the_same_memory() -> None:
-    oracle = make("prefix", n_step=3)
+    oracle = make("prefix", n_steps=3)
     for _ in range(30):
         oracle.step()
     batch = oracle.replay.sample(250, torch.Generator().manual_seed(2))
@@ -49,9 +49,9 @@ def test_observations_shared_in_order_are_views_of_the_same_memory() -> None:
     assert oracle.replay.spec.width == OBS_DIM + 1 + ACTION_DIM
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
-def test_a_lost_final_observation_gives_weight_zero_and_is_counted(n_step) -> None:
-    oracle = make(n_step=n_step, final_capacity=3)
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_a_lost_final_observation_gives_weight_zero_and_is_counted(n_steps) -> None:
+    oracle = make(n_steps=n_steps, final_capacity=3)
     oracle.ends = 0.3
     generator = torch.Generator().manual_seed(3)
     lost = 0
@@ -68,7 +68,7 @@ def test_a_lost_final_observation_gives_weight_zero_and_is_counted(n_step) -> No
 
 
 def test_every_start_is_drawn_with_the_same_chance() -> None:
-    oracle = make(n_step=3)
+    oracle = make(n_steps=3)
     for _ in range(29):
         oracle.step()
     generator, counts = torch.Generator().manual_seed(4), np.zeros((5, 29))
@@ -83,7 +83,7 @@ def test_every_start_is_drawn_with_the_same_chance() -> None:
 
 
 def test_nothing_can_be_sampled_before_n_steps_are_committed() -> None:
-    oracle = make(n_step=3)
+    oracle = make(n_steps=3)
     for expected in (0, 0, 5, 10):
         before = oracle.replay.num_starts
         oracle.append(0, 2)
@@ -101,7 +101,7 @@ def test_a_step_that_lacks_a_group_cannot_be_committed() -> None:
 
 
 def test_bfloat16_rounds_observations_to_8_bits_actions_to_11_and_no_reward() -> None:
-    spec = ReplaySpec(64, 4, 3, 2, 5, batch_size=128, dtype="bfloat16")
+    spec = ReplaySpec(64, 4, 3, 2, 5, batch_size=128, dtype="bf16")
     replay, draw = Replay(spec, CPU), np.random.default_rng(0)
 
     def normal(*shape: int) -> np.ndarray:
@@ -130,7 +130,7 @@ def test_all_truncations_of_episodes_of_bounded_length_are_kept() -> None:
     envs, capacity, longest = 6, 25, 4
     spec = ReplaySpec(
         envs, capacity, OBS_DIM, CRITIC_OBS_DIM, ACTION_DIM, batch_size=100,
-        n_step=3, max_episode_steps=longest,
+        n_steps=3, max_episode_steps=longest,
     )  # fmt: skip
     replay, generator = Replay(spec, CPU), torch.Generator().manual_seed(0)
     obs, critic = np.zeros((envs, OBS_DIM), np.float32), np.zeros((envs, 5), np.float32)

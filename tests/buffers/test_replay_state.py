@@ -21,10 +21,10 @@ def spec(**changes) -> ReplaySpec:
     return ReplaySpec(**(settings | {"batch_size": 30} | changes))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("steps", [0, 1, 5, 12, 13, 40])
 def test_a_restored_buffer_goes_on_as_the_one_that_was_saved(steps, dtype) -> None:
-    settings = {"n_step": 3, "dtype": dtype, "final_capacity": 9}
+    settings = {"n_steps": 3, "dtype": dtype, "final_capacity": 9}
     oracle, other = make("some", seed=5, **settings), make("some", seed=6, **settings)
     for _ in range(steps):
         oracle.step()
@@ -75,10 +75,10 @@ def test_a_state_that_is_not_full_takes_no_more_than_it_holds() -> None:
 
 def test_a_state_of_other_sizes_is_refused_with_both_sizes() -> None:
     state = make().replay.state_dict()
-    other = make(capacity=12, dtype="bfloat16").replay
+    other = make(capacity=12, dtype="bf16").replay
     with pytest.raises(ConfigError, match="replay_capacity=11 there and 12 here") as error:
         other.load_state_dict(state)
-    assert "replay_dtype=float32 there and bfloat16 here" in str(error.value)
+    assert "replay_dtype=fp32 there and bf16 here" in str(error.value)
     assert "resume without the replay" in str(error.value)
 
 
@@ -86,14 +86,17 @@ def test_a_state_of_other_sizes_is_refused_with_both_sizes() -> None:
     ("changes", "message"),
     [
         ({"batch_size": 201}, r"learners\.sac\.batch_size=201 .* 20 \* 10 = 200 transitions"),
-        ({"n_step": 21}, r"learners\.sac\.n_step=21 .* replay_capacity=20"),
-        ({"n_step": 8, "max_episode_steps": 7}, r"n_step=8 is longer than an episode.* 7 control"),
-        ({"dtype": "float16"}, r"replay_dtype=float16: valid are float32 and bfloat16"),
+        ({"n_steps": 21}, r"learners\.sac\.n_steps=21 .* replay_capacity=20"),
+        (
+            {"n_steps": 8, "max_episode_steps": 7},
+            r"n_steps=8 is longer than an episode.* 7 control",
+        ),
+        ({"dtype": "float16"}, r"replay_dtype=float16: valid are fp32 and bf16"),
         ({"capacity": 0}, r"capacity is 0; at least 1"),
         ({"gamma": 1.5}, r"learners\.sac\.gamma=1\.5: must be between 0 and 1"),
         ({"shared": ((5, 0),)}, r"pair \(5, 0\); valid are \(0 to 4, 0 to 3\)"),
         ({"shared": ((1, 0), (1, 2))}, r"names a critic column twice: \[1, 1\]"),
-        ({"learner": "td3", "n_step": 30}, r"learners\.td3\.n_step=30"),
+        ({"learner": "td3", "n_steps": 30}, r"learners\.td3\.n_steps=30"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused_by_their_key(changes, message) -> None:
@@ -102,7 +105,7 @@ def test_sizes_that_cannot_be_are_refused_by_their_key(changes, message) -> None
 
 
 def test_sizes_at_the_limit_work() -> None:
-    spec(batch_size=200, n_step=20, max_episode_steps=20)
+    spec(batch_size=200, n_steps=20, max_episode_steps=20)
 
 
 def test_a_buffer_larger_than_memory_is_refused_before_anything_is_allocated() -> None:
@@ -111,22 +114,22 @@ def test_a_buffer_larger_than_memory_is_refused_before_anything_is_allocated() -
         Replay(big, CPU)
     assert "4096 envs (52 bytes a transition)" in str(error.value)
     assert "lower replay_capacity to" in str(error.value)
-    assert "learners.td3.replay_dtype=bfloat16" in str(error.value)
+    assert "learners.td3.replay_dtype=bf16" in str(error.value)
 
 
 def test_the_capacity_that_the_message_names_fits(monkeypatch) -> None:
     monkeypatch.setattr(replay_spec, "free_bytes", lambda device: 10**6)
     with pytest.raises(ConfigError, match="lower replay_capacity to") as error:
-        spec(capacity=10**5, dtype="bfloat16").check_memory(CPU)
+        spec(capacity=10**5, dtype="bf16").check_memory(CPU)
     most = int(str(error.value).rsplit(" ", 1)[1])
-    spec(capacity=most, dtype="bfloat16").check_memory(CPU)
+    spec(capacity=most, dtype="bf16").check_memory(CPU)
     assert most > 1000
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_the_estimate_is_what_is_allocated(dtype) -> None:
     sizes = spec(num_envs=64, capacity=50, obs_dim=30, critic_obs_dim=40, action_dim=8,
-                 batch_size=1000, dtype=dtype, n_step=3)  # fmt: skip
+                 batch_size=1000, dtype=dtype, n_steps=3)  # fmt: skip
     replay = Replay(sizes, CPU)
     assert replay._rows.nbytes + replay._tails.nbytes == sizes.stored_bytes
     held: dict[int, int] = {}
@@ -144,16 +147,16 @@ def test_a_transition_takes_little_over_half_and_a_quarter_of_the_usual_layout()
     naive = naive_bytes(96, 99, 29)
     assert naive == 4 * (96 + 99 + 29 + 1 + 96 + 99) + 16
     assert spec(**g1).bytes_per_transition <= 0.55 * naive
-    assert spec(**g1, dtype="bfloat16").bytes_per_transition <= 0.30 * naive
+    assert spec(**g1, dtype="bf16").bytes_per_transition <= 0.30 * naive
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("n_steps", [1, 3])
 @pytest.mark.parametrize("shared", ["none", "all"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_the_host_never_waits_and_a_batch_is_always_in_the_same_memory(
-    n_step, shared, dtype
+    n_steps, shared, dtype
 ) -> None:
-    oracle = make(shared, n_step=n_step, dtype=dtype)
+    oracle = make(shared, n_steps=n_steps, dtype=dtype)
     for _ in range(20):
         oracle.step()
     generator = torch.Generator().manual_seed(0)
@@ -164,9 +167,9 @@ def test_the_host_never_waits_and_a_batch_is_always_in_the_same_memory(
     assert [part.data_ptr() for part in first] == [part.data_ptr() for part in second]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_no_rows_are_allocated_while_sampling(dtype) -> None:
-    oracle = make("all", n_step=1, dtype=dtype)
+    oracle = make("all", n_steps=1, dtype=dtype)
     for _ in range(20):
         oracle.step()
     generator = torch.Generator().manual_seed(0)

@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unilab.buffers.batch import Batch
-from unilab.buffers.replay_draw import Draw, last_step
+from unilab.buffers.replay_draw import TERMINATED, Draw
 from unilab.buffers.replay_spec import DTYPES, ReplaySpec, as_slice
 from unilab.errors import ConfigError
 
 Floats = NDArray[np.floating[Any]]
 Flags = NDArray[np.bool_]
-
-TERMINATED = -1  # how a step ended; 0 goes on, k > 0 truncated, and final observation k - 1 is kept
 
 
 class Replay:
@@ -82,7 +80,7 @@ class Replay:
     @property
     def num_starts(self) -> int:
         """Transitions that can be sampled now: those followed by all of their n steps."""
-        return max(0, self.filled - self.spec.n_step + 1) * self.spec.num_envs
+        return max(0, self.filled - self.spec.n_steps + 1) * self.spec.num_envs
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -160,19 +158,19 @@ class Replay:
     def _put_obs(self, rows: Tensor, obs: Tensor | Floats, critic_obs: Tensor | Floats) -> None:
         """Write the observation part of rows (n, W)."""
         spec = self.spec
-        self._copy(rows[:, : spec.obs_dim], self._bring(obs))
+        rows[:, : spec.obs_dim].copy_(self._bring(obs))
         if spec.extra_columns:
             critic = self._bring(critic_obs)
-            self._copy(rows[:, spec.obs_dim : spec.obs_width], self._take_extra(critic))
+            rows[:, spec.obs_dim : spec.obs_width].copy_(self._take_extra(critic))
 
     def _put_action(self, columns: Tensor, action: Tensor | Floats) -> None:
         """Write the action part of rows, columns (n, A)."""
         action = self._bring(action)
-        if self.spec.dtype == "bfloat16":
+        if self.spec.dtype == "bf16":
             columns = columns.view(torch.float16)
             most = torch.finfo(torch.float16).max
             action = action.clamp(-most, most)  # beyond it would be stored as infinite
-        self._copy(columns, action)
+        columns.copy_(action)
 
     def _keep_finals(self, start: int, obs: Floats, critic_obs: Floats) -> None:
         """Append final observations (k, O), (k, C) of a group that starts at env `start`."""
@@ -183,8 +181,8 @@ class Replay:
         stage, first = self._bring(stage), self._written % ring
         until_seam = min(count, ring - first)
         columns = self._finals[:, : self.spec.obs_width]
-        self._copy(columns[first : first + until_seam], stage[:until_seam])
-        self._copy(columns[: count - until_seam], stage[until_seam:])
+        columns[first : first + until_seam].copy_(stage[:until_seam])
+        columns[: count - until_seam].copy_(stage[until_seam:])
         self._written += count
 
     def _take_extra(self, critic_obs: Tensor) -> Tensor:
@@ -197,12 +195,6 @@ class Replay:
         """Return a value on the device, in its own type: pinned memory goes over as it is."""
         tensor = value if isinstance(value, Tensor) else torch.from_numpy(value)
         return tensor.to(self.device, non_blocking=True)
-
-    def _copy(self, target: Tensor, source: Tensor) -> None:
-        if self.device.type == "cpu" and target.dtype == torch.float32:
-            np.copyto(target.numpy(), source.detach().numpy())  # a third of the time
-        else:
-            target.copy_(source)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -221,17 +213,17 @@ class Replay:
         """
         draw = self._draw
         with self._lock:
-            assert self.num_starts > 0, "fewer than n_step steps are committed"
+            assert self.num_starts > 0, "fewer than n_steps steps are committed"
             oldest, num_starts, overwritten = self._window.unbind()
-            rows = draw.rows(count, generator, oldest, num_starts)
-            steps, end = draw.sum_rewards(rows, self._tails)
-            next_rows = last_step(rows, steps, self.spec.num_envs, self._ring)
+            steps = draw.rows(count, generator, oldest, num_starts)
+            end = draw.sum_rewards(steps[:-1], self._tails)
+            # Where the episode terminated, nothing is made of what comes n steps later.
             final = end > 0
             kept = self._ring + (end - 1) % self.spec.final_slots
-            torch.where(final, kept, next_rows, out=draw.next_rows[:count])
+            torch.where(final, kept, steps[-1], out=draw.next_rows[:count])
             draw.gather(count, self._rows)
         lost = final & (end <= overwritten)
-        draw.finish(count, steps, end == TERMINATED, lost)
+        draw.finish(count, lost)
         self.dropped += lost.sum()
         return draw.batch(count)
 

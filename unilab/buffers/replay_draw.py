@@ -8,6 +8,8 @@ from torch import Tensor
 from unilab.buffers.batch import Batch
 from unilab.buffers.replay_spec import DTYPES, ReplaySpec, as_slice
 
+TERMINATED = -1  # how a step ended; 0 goes on, k > 0 truncated, and final observation k - 1 is kept
+
 
 class Draw:
     """Memory of a batch, allocated once, and the operations that fill it, all of static shape.
@@ -24,13 +26,14 @@ class Draw:
 
     def __init__(self, spec: ReplaySpec, device: torch.device) -> None:
         self._spec, self._ring = spec, spec.slots * spec.num_envs
-        most, steps = spec.batch_size * spec.updates, spec.n_step
+        most, steps = spec.batch_size * spec.updates, spec.n_steps
         self._most = most
 
         def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
-        self._rows, self.next_rows = (empty(most, dtype=torch.int64) for _ in range(2))
+        self._draws, self.next_rows = (empty(most, dtype=torch.int64) for _ in range(2))
+        self._steps = empty((steps + 1) * most, dtype=torch.int64)
         self._tails = empty(steps * most, dtype=torch.int64)
         kind, obs_width = DTYPES[spec.dtype], spec.obs_width
         self._here = empty(most, spec.width, dtype=kind)
@@ -38,7 +41,7 @@ class Draw:
         self._scalars = empty(3, most)  # reward, discount, weight
         self._parts = (self._here[:, :obs_width], self._here[:, obs_width:], self._next)
         self._unpacked: tuple[Tensor, ...] = self._parts  # obs, action, next obs: f32
-        if spec.dtype == "bfloat16":
+        if spec.dtype == "bf16":
             obs, action, next_obs = self._parts
             self._parts = (obs, action.view(torch.float16), next_obs)
             self._unpacked = tuple(empty(*part.shape) for part in self._parts)
@@ -49,70 +52,67 @@ class Draw:
             # Whole rows where they are not unpacked: of a part of them a copy would be made.
             here = self._here if self._unpacked is self._parts else self._unpacked[0]
             self._critic_sources = (here, self._unpacked[2])
-        self._offsets = spec.num_envs * torch.arange(steps, device=device).unsqueeze(1)
+        self._offsets = spec.num_envs * torch.arange(steps + 1, device=device).unsqueeze(1)
         powers = torch.tensor([spec.gamma**k for k in range(steps + 1)], dtype=torch.float64)
         self._powers = powers.to(device, torch.float32)  # (n + 1,)
 
     def rows(
         self, count: int, generator: torch.Generator, oldest: Tensor, num_starts: Tensor
     ) -> Tensor:
-        """Draw row numbers (count,) int64, uniform over `num_starts` rows from row `oldest` on.
+        """Draw where to start, uniform over `num_starts` rows from row `oldest` on.
 
         The bounds are (,) int64 on the device, so that a recorded graph goes on with new ones.
         63 random bits: what the remainder favours is less than one part in 10^11.
-        """
-        assert count <= self._most, f"{count} rows were asked for, {self._most} were planned"
-        rows = self._rows[:count]
-        rows.random_(generator=generator)
-        return rows.remainder_(num_starts).add_(oldest).remainder_(self._ring)
-
-    def sum_rewards(self, rows: Tensor, tails: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum discounted rewards from `rows` (count,) on, to the end of the episode or n steps.
-
-        The sum is kept for `batch`.
-
-        Args:
-          rows: (count,) int64.
-          tails: (ring,) int64, of each step: reward f32 and how it ended i32.
 
         Returns:
-          steps: (count,) int64, how many were summed.
-          end: (count,) int64, how the last of them ended.
+          (n + 1, count) int64: the row of each step, and of the observation after the last.
         """
-        n, count = self._spec.n_step, len(rows)
-        steps = rows if n == 1 else ((rows + self._offsets) % self._ring).view(-1)
+        assert count <= self._most, f"{count} rows were asked for, {self._most} were planned"
+        draws = self._draws[:count].random_(generator=generator)
+        draws.remainder_(num_starts).add_(oldest)
+        steps = self._steps[: len(self._offsets) * count].view(-1, count)
+        return torch.add(draws, self._offsets, out=steps).remainder_(self._ring)
+
+    def sum_rewards(self, steps: Tensor, tails: Tensor) -> Tensor:
+        """Sum discounted rewards to the end of the episode or of the n steps.
+
+        The sum and the discount of what follows are kept for `batch`.
+
+        Args:
+          steps: (n, count) int64, rows.
+          tails: (ring,) int64, of each row: reward f32 and how the step ended i32.
+
+        Returns:
+          (count,) int32 or int64, how the last of the steps summed ended.
+        """
+        n, count = steps.shape
+        total, discount, _ = self._scalars[:, :count].unbind()
         found = self._tails[: n * count]
-        torch.index_select(tails, 0, steps, out=found)
+        torch.index_select(tails, 0, steps.reshape(-1), out=found)
         words = found.view(torch.int32).view(n, count, 2)
         reward, end = words[..., 0].view(torch.float32), words[..., 1]
-        total = self._scalars[0, :count]
         if n == 1:
             total.copy_(reward[0])
-            return torch.ones_like(rows), end[0].long()
+            torch.mul(end[0] != TERMINATED, self._powers[1], out=discount)
+            return end[0]
         # Step k counts where no step before it ended the episode.
-        alive = torch.ones_like(steps).view(n, count)
+        alive = torch.ones_like(steps)
         torch.cumprod(end[:-1] == 0, 0, out=alive[1:])
         torch.sum(reward * alive * self._powers[:n].unsqueeze(1), 0, out=total)
-        return alive.sum(0), (alive * end).sum(0)
+        torch.index_select(self._powers, 0, alive.sum(0), out=discount)
+        last_end = (alive * end).sum(0)
+        discount.mul_(last_end != TERMINATED)
+        return last_end
 
     def gather(self, count: int, rows: Tensor) -> None:
         """Fetch the rows that were drawn, and of `next_rows` the observations, from rows (R, W)."""
         width = self._spec.obs_width
-        torch.index_select(rows, 0, self._rows[:count], out=self._here[:count])
+        torch.index_select(rows, 0, self._steps[:count], out=self._here[:count])
         torch.index_select(rows[:, :width], 0, self.next_rows[:count], out=self._next[:count])
 
-    def finish(self, count: int, steps: Tensor, terminated: Tensor, lost: Tensor) -> None:
-        """Unpack what was fetched, and write the discount and the weight.
-
-        Args:
-          count: rows.
-          steps: (count,) int64, rewards summed.
-          terminated, lost: (count,) bool: nothing to bootstrap from; not to be learnt from.
-        """
-        _, discount, weight = self._scalars[:, :count].unbind()
-        torch.index_select(self._powers, 0, steps, out=discount)
-        discount.mul_(~terminated)
-        weight.copy_(~lost)
+    def finish(self, count: int, lost: Tensor) -> None:
+        """Unpack what was fetched, and write the weight: 0 where `lost` (count,) bool."""
+        self._scalars[2, :count].copy_(~lost)
         if self._unpacked is not self._parts:
             for target, part in zip(self._unpacked, self._parts, strict=True):
                 target[:count].copy_(part[:count])
@@ -133,8 +133,3 @@ class Draw:
             obs[:, actor], critic_obs, action, reward, discount, next_obs[:, actor],
             next_critic_obs, weight,
         )  # fmt: skip
-
-
-def last_step(rows: Tensor, steps: Tensor, num_envs: int, ring: int) -> Tensor:
-    """Return the rows (count,) int64 that are `steps` later in the same env."""
-    return (rows + steps * num_envs) % ring

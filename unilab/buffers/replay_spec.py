@@ -10,7 +10,7 @@ import torch
 
 from unilab.errors import ConfigError
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TAIL_BYTES = 8  # reward f32 and how the step ended i32
 SPARE_SLOTS = 2  # beside those to sample from: the one being filled, and the one after it
 
@@ -24,9 +24,9 @@ class ReplaySpec:
       capacity: transitions kept of each env.
       obs_dim, critic_obs_dim, action_dim: O, C, A.
       batch_size, updates: of the learner; batch_size * updates transitions are drawn at once.
-      n_step: rewards summed in a transition.
+      n_steps: rewards summed in a transition.
       gamma: discount per control step.
-      dtype: "float32" or "bfloat16", how observations are stored. With bfloat16 actions are kept in
+      dtype: "fp32" or "bf16", how observations are stored. With bf16 actions are kept in
         float16 (they are bounded, and get 11 bits that way), rewards in float32 as ever.
       max_episode_steps: length of an episode at most, which bounds the truncations; None where
         episodes are never truncated, or hardly.
@@ -46,9 +46,9 @@ class ReplaySpec:
     action_dim: int
     batch_size: int
     updates: int = 1
-    n_step: int = 1
+    n_steps: int = 1
     gamma: float = 0.99
-    dtype: str = "float32"
+    dtype: str = "fp32"
     max_episode_steps: int | None = None
     final_capacity: int | None = None
     shared: tuple[tuple[int, int], ...] = ()
@@ -57,7 +57,7 @@ class ReplaySpec:
     def __post_init__(self) -> None:
         where = f"learners.{self.learner}"
         for name in ("num_envs", "capacity", "obs_dim", "critic_obs_dim", "action_dim",
-                     "batch_size", "updates", "n_step"):  # fmt: skip
+                     "batch_size", "updates", "n_steps"):  # fmt: skip
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: replay: {name} is {getattr(self, name)}; at least 1")
         if not 0.0 <= self.gamma <= 1.0:
@@ -77,16 +77,16 @@ class ReplaySpec:
         self._check_shared(where)
 
     def _check_n_step(self, where: str) -> None:
-        if self.n_step > self.capacity:
+        if self.n_steps > self.capacity:
             raise ConfigError(
-                f"{where}.n_step={self.n_step} is more than the replay holds of an env: "
-                f"replay_capacity={self.capacity} steps; lower n_step or raise "
+                f"{where}.n_steps={self.n_steps} is more than the replay holds of an env: "
+                f"replay_capacity={self.capacity} steps; lower n_steps or raise "
                 f"{where}.replay_capacity"
             )
-        if self.max_episode_steps is not None and self.n_step > self.max_episode_steps:
+        if self.max_episode_steps is not None and self.n_steps > self.max_episode_steps:
             raise ConfigError(
-                f"{where}.n_step={self.n_step} is longer than an episode, which has "
-                f"{self.max_episode_steps} control steps at most; lower n_step or raise "
+                f"{where}.n_steps={self.n_steps} is longer than an episode, which has "
+                f"{self.max_episode_steps} control steps at most; lower n_steps or raise "
                 "episode.length_s"
             )
 
@@ -172,9 +172,9 @@ class ReplaySpec:
     def work_bytes(self) -> int:
         """Bytes of what is drawn at once, and on the way to it."""
         item = DTYPES[self.dtype].itemsize
-        each = 28 + 48 * self.n_step  # row numbers and scalars; the steps of each
+        each = 36 + 56 * self.n_steps  # row numbers and scalars; what is done with each step
         each += self.row_bytes + item * self.obs_width
-        if self.dtype == "bfloat16":
+        if self.dtype == "bf16":
             each += 4 * (2 * self.obs_width + self.action_dim)
         if as_slice(self.critic_columns) is None:
             each += 8 * self.critic_obs_dim
@@ -190,8 +190,8 @@ class ReplaySpec:
         most = self._largest_capacity(free)
         fix = f"lower replay_capacity to {most}" if most > 0 else "lower physics.num_envs"
         each = self.row_bytes + TAIL_BYTES
-        if self.dtype == "float32":
-            fix += f", or set {where}.replay_dtype=bfloat16, which takes about half"
+        if self.dtype == "fp32":
+            fix += f", or set {where}.replay_dtype=bf16, which takes about half"
         raise ConfigError(
             f"{where}.replay_capacity={self.capacity} needs {needed / 2**30:,.1f} GiB on {device} "
             f"with replay_dtype={self.dtype} and {self.num_envs} envs ({each} bytes a transition), "
