@@ -1,4 +1,4 @@
-"""Nothing in an off-policy learner may ask the device a question, and few operations are launched."""
+"""Off-policy learners ask the device no question and launch few operations."""
 
 from __future__ import annotations
 

@@ -140,10 +140,8 @@ def update(state: State, updates: list[Rows], s: Settings) -> Trace:
                 first, second = ((target * values).sum(-1) for target in wanted)
                 lower = [bool(a < b) for a, b in zip(first, second, strict=True)]
                 trace.lower_first.append(sum(lower))
-                rows_of_lower = [
-                    wanted[0 if is_first else 1][i] for i, is_first in enumerate(lower)
-                ]
-                wanted = [torch.stack(rows_of_lower)] * 2
+                chosen = [wanted[0 if is_first else 1][i] for i, is_first in enumerate(lower)]
+                wanted = [torch.stack(chosen)] * 2
         loss = torch.zeros((), dtype=torch.float64)
         for critic, target in zip(state.critics, wanted, strict=True):
             probs = probabilities(critic, rows.critic_obs, rows.action, s.limit)

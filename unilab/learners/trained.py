@@ -40,7 +40,7 @@ class TrainedModule:
         self.module = module
         self._parameters = list(module.parameters())
         self.flat = FlatParameters(self._parameters)
-        self._grads = [p.grad for p in self._parameters]
+        self._grads = [p.grad for p in self._parameters if p.grad is not None]
         device = self.flat.grad.device
         self._loss_scale = LossScale(device) if half else None
         self._optimizer = GatedAdam(

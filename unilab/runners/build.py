@@ -40,7 +40,6 @@ from unilab_kernels.jit import cache_dir
 from unilab_kernels.spec import ObservationSlice
 
 LEARNERS = {"ppo": PPO, "appo": APPO, "sac": SAC, "td3": TD3, "flashsac": FlashSAC}
-REPLAY_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def make_pipeline(
@@ -329,9 +328,9 @@ def make_replay(built: BuiltTask, num_envs: int, device: torch.device) -> Replay
         action_dim=len(built.model.ctrl_offset),
         batch_size=settings.batch_size,
         updates=settings.updates_per_step,
-        n_step=settings.n_steps,
+        n_steps=settings.n_steps,
         gamma=settings.gamma,
-        dtype=REPLAY_DTYPES[settings.replay_dtype],
+        dtype=settings.replay_dtype,
         max_episode_steps=built.max_steps,
         learner=config.learner,
     )
