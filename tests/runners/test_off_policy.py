@@ -175,6 +175,9 @@ class SleepingLearner:
     def observe(self, obs: Tensor, critic_obs: Tensor) -> None:
         pass
 
+    def observe_rewards(self, reward: Tensor, ended: Tensor) -> None:
+        pass
+
     def cycle(self, batch: Batch) -> dict[str, Tensor]:
         sleep(self._cycle_s)
         return {}
