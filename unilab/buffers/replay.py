@@ -221,8 +221,8 @@ class Replay:
             final = end > 0
             kept = self._ring + (end - 1) % self.spec.final_slots
             torch.where(final, kept, steps[-1], out=draw.next_rows[:count])
+            lost = final & (end <= overwritten)
             draw.gather(count, self._rows)
-        lost = final & (end <= overwritten)
         draw.finish(count, lost)
         self.dropped += lost.sum()
         return draw.batch(count)
