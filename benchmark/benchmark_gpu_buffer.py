@@ -135,8 +135,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     built = build_task(config)
     source = Source(built.kernel.num_obs, built.kernel.num_critic_obs, int(built.robot.model.nu),
                     arguments.num_envs)  # fmt: skip
-    # First, while the allocator is as new: a process that has freed larger blocks keeps memory
-    # back, and what is allocated for each batch then costs fewer page faults.
+    # First: once a process has freed large blocks, its allocator keeps memory back, and what is
+    # allocated for each batch costs fewer page faults.
     replay = replay_layouts.measure(source, arguments.batch, arguments.draws, config)
     fills = make_fills(source, arguments.num_steps)
     times: dict[str, list[float]] = {name: [] for name in fills}
