@@ -15,7 +15,7 @@ def test_both_blocks_load_beside_that_of_ppo_and_are_described() -> None:
     assert (learners.sac.gamma, learners.td3.action_limit, learners.td3.atoms) == (0.9, 2, 101)
     for block, config in (("sac", SACConfig), ("td3", TD3Config)):
         for name in config.model_fields:
-            assert find_key(["learners", block, name]).path[-1] == name
+            assert find_key(["learners", block, name]).dotted == f"learners.{block}.{name}"
             assert config.model_fields[name].description
 
 
