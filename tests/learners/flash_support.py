@@ -16,7 +16,7 @@ def small_config(**changes: object) -> FlashSACConfig:
         "batch_size": 16,
         "actor_width": 12,
         "critic_width": 8,
-        "num_atoms": 11,
+        "atoms": 11,
         "expansion": 2,
         "learning_rate": 3e-3,
         "final_learning_rate": 1e-3,

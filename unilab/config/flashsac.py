@@ -23,7 +23,7 @@ class FlashSACConfig(Section):
         ge=1,
         description="Updates of the critic for each control step of all envs. More reuses data.",
     )
-    actor_interval: int = Field(
+    actor_every: int = Field(
         default=2, ge=1, description="Updates of the critic for each one of the policy."
     )
     n_steps: int = Field(
@@ -50,18 +50,32 @@ class FlashSACConfig(Section):
         description="Updates of the critic over which the learning rate decays. The default is "
         "that of 50 million control steps of 1,024 envs, added up.",
     )
-    replay_transitions: int = Field(
-        default=10_000_000, ge=1, description="Transitions that the replay buffer holds."
+    replay_capacity: int = Field(
+        default=9766,
+        ge=2,
+        description="Control steps that the replay buffer keeps of each env. The default holds 10 "
+        "million transitions of 1,024 envs.",
     )
-    learning_starts_transitions: int = Field(
-        default=100_000,
-        ge=1,
-        description="Transitions collected with random actions before learning begins.",
+    replay_dtype: Literal["fp32", "bf16"] = Field(
+        default="fp32",
+        description="How the replay buffer stores observations; bf16 takes half the memory and "
+        "keeps 3 digits.",
+    )
+    warmup_steps: int = Field(
+        default=98,
+        ge=0,
+        description="Control steps of each env with random actions before learning starts. The "
+        "default is 100,000 transitions of 1,024 envs.",
+    )
+    schedule: Literal["lockstep", "sync"] = Field(
+        default="lockstep",
+        description="lockstep: learn while the envs step, from transitions up to the step before; "
+        "sync: one after the other.",
     )
     num_critics: int = Field(
         default=2, ge=1, description="Critics; the one with the lower mean makes the target."
     )
-    num_atoms: int = Field(
+    atoms: int = Field(
         default=101, ge=2, description="Values that a return's distribution is spread over."
     )
     v_max: float = Field(
@@ -100,10 +114,15 @@ class FlashSACConfig(Section):
     overrides: Overlay = Field(default={}, description=OVERRIDES_TEXT, validate_default=True)
 
     @model_validator(mode="after")
-    def _check_rates(self) -> Self:
+    def _check(self) -> Self:
         if self.final_learning_rate > self.learning_rate:
             raise ValueError(
                 f"final_learning_rate is {self.final_learning_rate:g} and learning_rate is "
                 f"{self.learning_rate:g}; valid: a final one not above it"
+            )
+        if self.replay_capacity <= self.n_steps:
+            raise ValueError(
+                f"replay_capacity={self.replay_capacity} holds no transition over n_steps="
+                f"{self.n_steps}; valid: replay_capacity > n_steps"
             )
         return self

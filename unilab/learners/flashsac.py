@@ -27,7 +27,7 @@ from unilab.learners.off_policy import Batch
 from unilab.learners.optimizer import FlatParameters, GatedAdam
 from unilab.learners.residual import FoldedNetwork, ResidualEnsemble
 from unilab.learners.reward_scale import RewardScale
-from unilab.learners.state import check_layout, restore_stream, stream_state
+from unilab.learners.state import restore, restore_stream, snapshot, stream_state
 
 CRITIC_METRICS = ("loss/critic", "critic/value", "learner/grad_norm_critic")
 ACTOR_METRICS = (
@@ -74,7 +74,7 @@ class FlashSAC:
             spec.action_dim, config.noise_hold_most, config.noise_hold, device, dtype
         )
         self.reward_scale = RewardScale(config.gamma, config.v_max, device, dtype)
-        k = config.num_atoms
+        k = config.atoms
         self._atoms = torch.linspace(-config.v_max, config.v_max, k, device=device, dtype=dtype)
         self._target_entropy = (
             0.5 * spec.action_dim * math.log(2.0 * math.pi * math.e * config.target_std**2)
@@ -97,7 +97,7 @@ class FlashSAC:
         actor_sizes = (spec.obs_dim, config.actor_width, 2 * spec.action_dim)
         self.actor = ensemble(1, *actor_sizes, blocks=config.actor_blocks, tracks=True)
         inputs = spec.critic_obs_dim + spec.action_dim
-        critic_sizes = (inputs, config.critic_width, config.num_atoms)
+        critic_sizes = (inputs, config.critic_width, config.atoms)
         self.critic, self.target = (
             ensemble(config.num_critics, *critic_sizes, blocks=config.critic_blocks, tracks=tracks)
             for tracks in (True, False)  # the target is only ever run on a batch's own statistics
@@ -165,7 +165,7 @@ class FlashSAC:
         for start in range(0, size * self.updates_per_step, size):
             part = Batch(*(field[start : start + size] for field in batch))
             share = part.weight / part.weight.sum().clamp_min(1.0)
-            if self.updates % self.config.actor_interval == 0:
+            if self.updates % self.config.actor_every == 0:
                 if actor_updates == 0:
                     self._actor_sums.zero_()
                 actor_updates += 1
@@ -280,10 +280,7 @@ class FlashSAC:
 
         Tensors are clones; the rest is plain values, so `torch.load(weights_only=True)` reads it.
         """
-        state: dict[str, Any] = {
-            name: {key: value.clone() for key, value in tensors.items()}
-            for name, tensors in (self._tensors() | self._per_env()).items()
-        }
+        state: dict[str, Any] = {**snapshot(self._tensors() | self._per_env())}
         state["generator"] = stream_state(self.generator)
         state["seed"], state["updates"] = self.seed, self.updates
         return state
@@ -298,17 +295,12 @@ class FlashSAC:
         Raises:
           ConfigError: the state is of other sizes or of another kind of network.
         """
-        targets = self._tensors()
-        for name, target in targets.items():
-            check_layout(name, state.get(name, {}), target)
+        restore(self._tensors(), state)
         self.noise.resize(state["noise"]["noise"].shape[0])
         self.noise.left = self.noise.left.new_zeros(state["noise"]["left"].shape)
         returns = state["returns"]["returns"]
         self.reward_scale.returns = self.reward_scale.returns.new_zeros(returns.shape)
-        targets |= self._per_env()
-        for name, target in targets.items():
-            for key, tensor in target.items():
-                tensor.copy_(state[name][key])
+        restore(self._per_env(), state)
         self.seed, self.updates = int(state["seed"]), int(state["updates"])
         restore_stream(self.generator, state["generator"], self.seed + self.updates)
         self.reward_scale.moments.refresh()

@@ -37,7 +37,7 @@ from unilab.learners.normalize import RunningNormalizer
 from unilab.learners.optimizer import FlatParameters, GatedAdam
 from unilab.learners.returns import gae
 from unilab.learners.samples import Samples, SampleTable, TableMirror
-from unilab.learners.state import check_layout, restore_stream, stream_state
+from unilab.learners.state import restore, restore_stream, snapshot, stream_state
 from unilab.learners.workspace import MLPWorkspace
 
 ADVANTAGE_EPSILON = 1e-8
@@ -308,10 +308,7 @@ class PPO:
 
         Tensors are clones; the rest is plain values, so `torch.load(weights_only=True)` reads it.
         """
-        state: dict[str, Any] = {
-            name: {key: value.clone() for key, value in tensors.items()}
-            for name, tensors in self._tensors().items()
-        }
+        state: dict[str, Any] = {**snapshot(self._tensors())}
         state["learning_rate"] = self.learning_rate.clone()
         state["generator"] = stream_state(self.generator)
         state["seed"], state["iteration"] = self.seed, self.iteration
@@ -327,12 +324,7 @@ class PPO:
         Raises:
           ConfigError: the state is of other sizes or of another kind of network.
         """
-        targets = self._tensors()
-        for name, target in targets.items():
-            check_layout(name, state.get(name, {}), target)
-        for name, target in targets.items():
-            for key, tensor in target.items():
-                tensor.copy_(state[name][key])
+        restore(self._tensors(), state)
         self.learning_rate.copy_(state["learning_rate"])
         self.seed, self.iteration = int(state["seed"]), int(state["iteration"])
         restore_stream(self.generator, state["generator"], self.seed + self.iteration)
