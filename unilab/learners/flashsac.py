@@ -17,6 +17,7 @@ from unilab.config.flashsac import FlashSACConfig
 from unilab.learners.base import ActOutput, LearnerSpec
 from unilab.learners.flashsac_losses import (
     cross_entropy,
+    expectation,
     gaussian_parameters,
     lowest_head,
     project_distribution,
@@ -198,7 +199,7 @@ class FlashSAC:
         mean, log_std = gaussian_parameters(self.actor(both, "noted")[0, :rows])
         action, log_prob = squash(mean, log_std, self._draw(rows))
         logits = self.critic(torch.cat([batch.critic_obs, action], 1), "running")
-        value = (logits.softmax(-1) @ self._atoms).amin(0)  # (B,)
+        value = expectation(logits.softmax(-1), self._atoms).amin(0)  # (B,)
         mean_log_prob = share @ log_prob
         loss = alpha * mean_log_prob - share @ value  # (1,)
         adam = self._actor_adam
@@ -224,7 +225,7 @@ class FlashSAC:
             here = torch.cat([batch.critic_obs, batch.action], 1)
             both = torch.cat([here, torch.cat([batch.next_critic_obs, next_action], 1)])
             probs = self.target(both, "batch")[:, rows:].softmax(-1)  # (E, B, K)
-            probs = lowest_head(probs, probs @ self._atoms)
+            probs = lowest_head(probs, expectation(probs, self._atoms))
             soft = self._atoms - (self.log_temperature.exp() * log_prob).unsqueeze(1)  # (B, K)
             reward = batch.reward * self.reward_scale.inverse
             values = torch.addcmul(reward.unsqueeze(1), batch.discount.unsqueeze(1), soft)
@@ -233,7 +234,7 @@ class FlashSAC:
         loss = cross_entropy(logits, target, share)
         self._differentiate(loss, self.critic)
         with torch.no_grad():
-            metrics = torch.stack([loss.detach(), share @ (target @ self._atoms)])
+            metrics = torch.stack([loss.detach(), share @ expectation(target, self._atoms)])
             finite = self._step(self._critic_adam, metrics, self._critic_sums)
         self.critic.commit(finite)
         self.critic.project()
