@@ -7,9 +7,11 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from tests.learners.dispatch import CountOps, NoHostSync
+from tests.learners.reach import reachable, same, saved_and_loaded
 from tests.learners.support import CPU, SPEC, collect, tensors_of
-from tests.learners.test_ppo_state import reachable, same, saved_and_loaded
-from tests.learners.test_ppo_sync import BUDGET, CountOps, NoHostSync
+from tests.learners.test_ppo_state import SCRATCH
+from tests.learners.test_ppo_sync import BUDGET
 from tests.reference import appo_reference
 from unilab.config.appo import APPOConfig
 from unilab.errors import ConfigError
@@ -158,7 +160,7 @@ def test_a_restored_learner_equals_the_saved_one_in_all_it_can_reach() -> None:
     for seed in (9, 10):
         other.update(collect(other, seed=seed).rollout)
     other.load_state_dict(saved_and_loaded(learner.state_dict()))
-    here, there = (reachable(x, "appo", {}, set()) for x in (learner, other))
+    here, there = (reachable(x, "appo", SCRATCH) for x in (learner, other))
     differing = [key for key in here if not same(here[key], there[key])]
     assert [key for key in differing if "_lag_" not in key] == []  # those are metrics
     assert here.keys() == there.keys()

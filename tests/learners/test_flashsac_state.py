@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
+from tests.learners.dispatch import CountOps, NoHostSync
 from tests.learners.flash_support import random_batch, small_config, small_learner
+from tests.learners.reach import reachable, same, saved_and_loaded
 from tests.learners.support import CPU, SPEC, tensors_of
-from tests.learners.test_ppo_state import reachable, same, saved_and_loaded
-from tests.learners.test_ppo_sync import CountOps, NoHostSync
 from unilab.errors import ConfigError
 from unilab.learners.flashsac import FlashSAC
 
@@ -77,14 +77,14 @@ def test_every_cycle_is_the_same_operations_so_that_a_graph_can_hold_it() -> Non
 def test_a_restored_learner_equals_the_saved_one_in_all_it_can_reach(changes) -> None:
     learner, other = used_learner(3, **changes), used_learner(4, **changes)
     step(other, 8)
-    here, there = (reachable(x, "flash", {}, set()) for x in (learner, other))
+    here, there = (reachable(x, "flash", ()) for x in (learner, other))
     assert here.keys() == there.keys()
     moved = [key for key in here if not same(here[key], there[key])]
     for word in ("weights", "norms", "running", "exp_avg", "log_temperature", "target",
                  "generator", "noise.noise", "peak", "returns", "updates", "_done"):  # fmt: skip
         assert any(word in key for key in moved), word
     other.load_state_dict(saved_and_loaded(learner.state_dict()))
-    there = reachable(other, "flash", {}, set())
+    there = reachable(other, "flash", ())
     differing = [key for key in here if not same(here[key], there[key])]
     assert [key for key in differing if not any(word in key for word in SCRATCH)] == []
 
