@@ -7,10 +7,11 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from tests.learners.dispatch import CountOps, NoHostSync
 from tests.learners.reach import reachable, same, saved_and_loaded
 from tests.learners.support import CPU, SPEC, collect, tensors_of
 from tests.learners.test_ppo_state import SCRATCH
-from tests.learners.test_ppo_sync import BUDGET, CountOps, NoHostSync
+from tests.learners.test_ppo_sync import BUDGET
 from tests.reference import appo_reference
 from unilab.config.appo import APPOConfig
 from unilab.errors import ConfigError

@@ -52,7 +52,7 @@ def reference_state(learner: FlashSAC) -> reference.State:
 def settings_of(learner: FlashSAC) -> reference.Settings:
     c = learner.config
     return reference.Settings(
-        c.v_max, c.num_atoms, c.tau, c.learning_rate, learner._target_entropy,
+        c.v_max, c.atoms, c.tau, c.learning_rate, learner._target_entropy,
         1 / float(learner.reward_scale.inverse),
     )  # fmt: skip
 

@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
+from tests.learners.dispatch import CountOps, NoHostSync
 from tests.learners.flash_support import random_batch, small_config, small_learner
 from tests.learners.reach import reachable, same, saved_and_loaded
 from tests.learners.support import CPU, SPEC, tensors_of
-from tests.learners.test_ppo_sync import CountOps, NoHostSync
 from unilab.errors import ConfigError
 from unilab.learners.flashsac import FlashSAC
 

@@ -6,6 +6,11 @@ from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 
+OVERRIDES_TEXT = (
+    "Blocks of this config, laid over the task's file when this learner is chosen; what the "
+    "command line sets wins over them. null removes a term."
+)
+
 
 class Section(BaseModel):
     """A block of the config: typed, frozen, and closed to keys it does not declare.
@@ -66,9 +71,3 @@ Overlay = Annotated[dict[str, Any], AfterValidator(freeze)]
 SizeOrAuto = Annotated[int, Field(ge=0)] | Literal["auto"]
 CountOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
 BoolOrAuto = bool | Literal["auto"]
-
-# Description of the key `overrides` in each learner's block.
-OVERRIDES_TEXT = (
-    "Blocks of this config, laid over the task's file when this learner is chosen; what the "
-    "command line sets wins over them. null removes a term."
-)

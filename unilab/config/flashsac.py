@@ -103,7 +103,7 @@ class FlashSACConfig(ReplayConfig):
     )
 
     @model_validator(mode="after")
-    def _check_rates(self) -> Self:
+    def _check(self) -> Self:
         if self.final_learning_rate > self.learning_rate:
             raise ValueError(
                 f"final_learning_rate is {self.final_learning_rate:g} and learning_rate is "

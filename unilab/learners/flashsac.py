@@ -17,6 +17,7 @@ from unilab.config.flashsac import FlashSACConfig
 from unilab.learners.base import ActOutput, LearnerSpec
 from unilab.learners.flashsac_losses import (
     cross_entropy,
+    expectation,
     gaussian_parameters,
     lowest_head,
     project_distribution,
@@ -27,7 +28,7 @@ from unilab.learners.off_policy import Batch
 from unilab.learners.optimizer import FlatParameters, GatedAdam
 from unilab.learners.residual import FoldedNetwork, ResidualEnsemble
 from unilab.learners.reward_scale import RewardScale
-from unilab.learners.state import check_layout, restore_stream, stream_state
+from unilab.learners.state import restore, restore_stream, snapshot, stream_state
 
 CRITIC_METRICS = ("loss/critic", "critic/value", "learner/grad_norm_critic")
 ACTOR_METRICS = (
@@ -209,7 +210,7 @@ class FlashSAC:
         mean, log_std = gaussian_parameters(self.actor(both, "noted")[0, :rows])
         action, log_prob = squash(mean, log_std, self._draw(rows))
         logits = self.critic(torch.cat([batch.critic_obs, action], 1), "running")
-        value = (logits.softmax(-1) @ self._atoms).amin(0)  # (B,)
+        value = expectation(logits.softmax(-1), self._atoms).amin(0)  # (B,)
         mean_log_prob = share @ log_prob
         loss = alpha * mean_log_prob - share @ value  # (1,)
         adam = self._actor_adam
@@ -235,7 +236,7 @@ class FlashSAC:
             here = torch.cat([batch.critic_obs, batch.action], 1)
             both = torch.cat([here, torch.cat([batch.next_critic_obs, next_action], 1)])
             probs = self.target(both, "batch")[:, rows:].softmax(-1)  # (E, B, K)
-            probs = lowest_head(probs, probs @ self._atoms)
+            probs = lowest_head(probs, expectation(probs, self._atoms))
             soft = self._atoms - (self.log_temperature.exp() * log_prob).unsqueeze(1)  # (B, K)
             reward = batch.reward * self.reward_scale.inverse
             values = torch.addcmul(reward.unsqueeze(1), batch.discount.unsqueeze(1), soft)
@@ -244,7 +245,7 @@ class FlashSAC:
         loss = cross_entropy(logits, target, share)
         self._differentiate(loss, self.critic)
         with torch.no_grad():
-            metrics = torch.stack([loss.detach(), share @ (target @ self._atoms)])
+            metrics = torch.stack([loss.detach(), share @ expectation(target, self._atoms)])
             finite = self._step(self._critic_adam, metrics, self._critic_sums)
         self.critic.commit(finite)
         self.critic.project()
@@ -291,10 +292,7 @@ class FlashSAC:
 
         Tensors are clones; the rest is plain values, so `torch.load(weights_only=True)` reads it.
         """
-        state: dict[str, Any] = {
-            name: {key: value.clone() for key, value in tensors.items()}
-            for name, tensors in (self._tensors() | self._per_env()).items()
-        }
+        state: dict[str, Any] = {**snapshot(self._tensors() | self._per_env())}
         state["generator"] = stream_state(self.generator)
         state["seed"], state["updates"] = self.seed, self.updates
         return state
@@ -309,17 +307,12 @@ class FlashSAC:
         Raises:
           ConfigError: the state is of other sizes or of another kind of network.
         """
-        targets = self._tensors()
-        for name, target in targets.items():
-            check_layout(name, state.get(name, {}), target)
+        restore(self._tensors(), state)
         self.noise.resize(state["noise"]["noise"].shape[0])
         self.noise.left = self.noise.left.new_zeros(state["noise"]["left"].shape)
         returns = state["returns"]["returns"]
         self.reward_scale.returns = self.reward_scale.returns.new_zeros(returns.shape)
-        targets |= self._per_env()
-        for name, target in targets.items():
-            for key, tensor in target.items():
-                tensor.copy_(state[name][key])
+        restore(self._per_env(), state)
         self.seed, self.updates = int(state["seed"]), int(state["updates"])
         restore_stream(self.generator, state["generator"], self.seed + self.updates)
         self.reward_scale.moments.refresh()

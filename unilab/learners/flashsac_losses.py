@@ -68,6 +68,14 @@ def project_distribution(values: Tensor, probs: Tensor, v_max: float) -> Tensor:
     return out.scatter_add_(1, upper_id, share)
 
 
+def expectation(probs: Tensor, atoms: Tensor) -> Tensor:
+    """Mean (...) of distributions (..., K) over atoms (K,).
+
+    A product and a sum, because a GPU may round a matrix product to TF32.
+    """
+    return (probs * atoms).sum(-1)
+
+
 def lowest_head(probs: Tensor, mean: Tensor) -> Tensor:
     """Of E distributions (E, B, K) with means (E, B), for each of B the one with the lowest mean.
 

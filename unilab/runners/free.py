@@ -8,6 +8,7 @@ other; the main line learns from each once. How far a rollout's policy is behind
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from time import perf_counter
 from typing import cast
@@ -65,16 +66,12 @@ def run_free(run: FreeRun, interrupt: Interrupt) -> None:
     run.pipeline.timers.take()
     with _running(run, learner, settings) as running:
         while not (is_complete(config.train, progress) or interrupt.requested):
-            with timers.span("collect"):
-                reading = running.rollout()
-                slot = reading.__enter__()
-            try:
+            with ExitStack() as reading:
+                with timers.span("collect"):
+                    slot = reading.enter_context(running.rollout())
                 with timers.span("learn", busy="learner"):
                     metrics = learner.update(slot.payload)
                     running.publish(learner.publish)
-                lag = float(learner.version - 1 - slot.version)
-            finally:
-                reading.__exit__(None, None, None)
             progress.iteration += 1
             progress.env_steps += run.rollout.num_steps * run.pipeline.num_envs
             progress.wall_s = perf_counter() - begin
@@ -82,7 +79,7 @@ def run_free(run: FreeRun, interrupt: Interrupt) -> None:
                 if is_complete(config.train, progress) or (
                     progress.iteration % config.log.every == 0
                 ):
-                    log = {**read_log(run, metrics), "policy/lag_updates": lag}
+                    log = {**read_log(run, metrics), **running.handover.take_metrics()}
                     bad_iterations = count_bad(log, bad_iterations)
                     run.recorder.write(progress.iteration, log, _take_times(run))
             if progress.iteration % config.checkpoint.every == 0:
