@@ -10,12 +10,19 @@ from pathlib import Path
 
 import psutil
 
-from unilab.runtime.thread_names import KERNEL_POOL, MUJOCO_POOL, PHYSICS_CALLER, SHARD
+from unilab.runtime.thread_names import (
+    COLLECTOR,
+    KERNEL_POOL,
+    MUJOCO_POOL,
+    PHYSICS_CALLER,
+    SHARD,
+)
 
 # Beginnings of a thread's name -> role. CUDA and torch's autograd name some threads themselves.
 ROLES = {
     MUJOCO_POOL: "physics pool",
     PHYSICS_CALLER: "physics caller",
+    COLLECTOR: "collector",
     SHARD: "kernel shards",
     KERNEL_POOL: "kernel pool",
     "cuda": "cuda",

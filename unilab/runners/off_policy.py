@@ -35,6 +35,7 @@ from unilab.runners.checkpoint import Checkpoint, Progress
 from unilab.runners.interrupt import Interrupt
 from unilab.runners.on_policy import count_bad, is_complete, smooth_score
 from unilab.runtime.pipeline import Pipeline, Transitions
+from unilab.runtime.thread_names import COLLECTOR
 from unilab.runtime.timers import Timers
 
 
@@ -228,7 +229,7 @@ class _Collector:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._thread = ThreadPoolExecutor(1, "unilab-collect") if pipeline.plan.overlap else None
+        self._thread = ThreadPoolExecutor(1, COLLECTOR) if pipeline.plan.overlap else None
 
     def __enter__(self) -> _Collector:
         return self

@@ -17,7 +17,7 @@ from pathlib import Path
 # At most 15 bytes each; longer ones are cut by the system.
 MUJOCO_POOL = "unilab-mujoco"  # MuJoCo's pool
 PHYSICS_CALLER = "unilab-physics"  # with overlap, the thread that waits for the pool
-COLLECTOR = "unilab-collect"  # with learner=appo, the thread that collects
+COLLECTOR = "unilab-collect"  # steps the envs beside a learner that learns meanwhile
 SHARD = "unilab-shard"  # workers of the kernel's shards, and Numba threads that they start
 KERNEL_POOL = "unilab-kernel"  # Numba threads of kernels that run in the main thread
 
