@@ -77,12 +77,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from unilab.bench.collector import Collector
     from unilab.bench.measure import median_pass
     from unilab.bench.recording import record, recorded_envs
-    from unilab.runners.build import (
-        choose_device,
-        compile_kernels,
-        make_learner,
-        make_pipeline,
-    )
+    from unilab.runners.backends import choose_device
+    from unilab.runners.build import compile_kernels, make_learner, make_pipeline
     from unilab.tasks.base import build_task
 
     built, count = build_task(config), arguments.num_envs

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from unilab.config import load_config
 from unilab.physics.base import Physics
 from unilab.physics.mujoco_cpu import MujocoCpu
-from unilab.runners.build import make_warp
+from unilab.runners.backends import make_warp
 from unilab.tasks.base import BuiltTask, build_task
 
 F64 = NDArray[np.float64]

@@ -10,7 +10,8 @@ import pytest
 
 from unilab.config import load_config
 from unilab.errors import ConfigError
-from unilab.runners.build import choose_device, make_symmetry
+from unilab.runners.backends import choose_device
+from unilab.runners.build import make_symmetry
 from unilab.tasks.base import BuiltTask, MirrorSpec, build_task
 
 

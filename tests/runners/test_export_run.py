@@ -15,7 +15,8 @@ import torch
 
 from tests.runners.support import cli, files, train
 from unilab.config import config_dir, load_config
-from unilab.runners.build import choose_device, make_learner, make_pipeline
+from unilab.runners.backends import choose_device
+from unilab.runners.build import make_learner, make_pipeline
 from unilab.runners.checkpoint import Progress
 from unilab.runners.export import RESETS, describe, effort_limits, first_observations
 from unilab.runners.restore import RestoredPolicy, restore_policy

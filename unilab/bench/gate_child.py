@@ -44,12 +44,8 @@ def measure(job: dict[str, Any]) -> dict[str, float]:
     import torch
 
     from unilab.buffers.rollout import Rollout
-    from unilab.runners.build import (
-        choose_device,
-        compile_kernels,
-        make_on_policy_learner,
-        make_pipeline,
-    )
+    from unilab.runners.backends import choose_device
+    from unilab.runners.build import compile_kernels, make_on_policy_learner, make_pipeline
     from unilab.runners.on_policy import collect, set_first
     from unilab.tasks.base import build_task
 

@@ -22,9 +22,9 @@ from unilab.bench.recording import Recording, record, recorded_envs
 from unilab.bench.replay import HostStep, ReplayPhysics
 from unilab.config import RunConfig
 from unilab.learners.ppo import PPO
+from unilab.runners.backends import choose_device
 from unilab.runners.build import (
     check_memory,
-    choose_device,
     compile_kernels,
     make_on_policy_learner,
     make_pipeline,

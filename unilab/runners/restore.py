@@ -10,7 +10,8 @@ import torch
 from unilab.config import load_resolved
 from unilab.learners.base import Policy
 from unilab.runners import checkpoint as checkpoints
-from unilab.runners.build import choose_device, make_learner
+from unilab.runners.backends import choose_device
+from unilab.runners.build import make_learner
 from unilab.runners.checkpoint import Progress
 from unilab.runs import CONFIG_FILE
 from unilab.runtime.threads import make_side_plan

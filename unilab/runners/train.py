@@ -33,15 +33,14 @@ from unilab.learners.off_policy import OffPolicyLearner
 from unilab.plots import learning_curve
 from unilab.record import Recorder
 from unilab.runners import checkpoint as checkpoints
+from unilab.runners.backends import choose_device, physics_place
 from unilab.runners.build import (
     check_memory,
-    choose_device,
     compile_kernels,
     learner_settings,
     make_learner,
     make_pipeline,
     make_replay,
-    physics_place,
 )
 from unilab.runners.checkpoint import Checkpoint, Progress
 from unilab.runners.evaluate import (

@@ -16,7 +16,7 @@ from unilab.bench.machine import header
 from unilab.bench.results import results_folder, write_json
 from unilab.config import load_config
 from unilab.errors import ConfigError
-from unilab.runners.build import choose_device
+from unilab.runners.backends import choose_device
 from unilab.selfcheck.checks import CHECKS, Found
 from unilab.selfcheck.rates import Rates, measure_rates
 from unilab.selfcheck.targets import judge

@@ -16,7 +16,8 @@ from unilab.physics.contact_sizes import ContactSizes, measure_contacts, random_
 from unilab.physics.model import compile_robot
 from unilab.physics.mujoco_cpu import MujocoCpu
 from unilab.physics.variants import Variants
-from unilab.runners.build import make_pipeline, make_warp
+from unilab.runners.backends import make_warp
+from unilab.runners.build import make_pipeline
 from unilab.runtime.threads import ThreadPlan
 from unilab.tasks.base import BuiltTask
 

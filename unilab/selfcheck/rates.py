@@ -14,12 +14,8 @@ from unilab.bench.results import Spread
 from unilab.buffers.rollout import Rollout
 from unilab.learners.base import Learner
 from unilab.physics.base import F32, F64
-from unilab.runners.build import (
-    compile_kernels,
-    make_on_policy_learner,
-    make_pipeline,
-    physics_place,
-)
+from unilab.runners.backends import physics_place
+from unilab.runners.build import compile_kernels, make_on_policy_learner, make_pipeline
 from unilab.runners.on_policy import collect, set_first
 from unilab.runtime.pipeline import Pipeline
 from unilab.runtime.threads import make_plan

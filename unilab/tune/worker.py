@@ -94,7 +94,8 @@ class Bench:
     def __init__(self, config: RunConfig, burst_s: float) -> None:
         import torch
 
-        from unilab.runners.build import choose_device, make_on_policy_learner
+        from unilab.runners.backends import choose_device
+        from unilab.runners.build import make_on_policy_learner
         from unilab.tasks.base import build_task
 
         self.config, self.burst_s = config, burst_s
