@@ -231,6 +231,18 @@ def test_a_state_that_is_not_finite_stays_in_its_env(backend: str, go1: Any) -> 
         assert made.failures[1] or not np.isfinite(made.state[1, -1]).all()  # type: ignore[attr-defined]
 
 
+def test_sensors_of_many_resets_are_the_same_on_several_threads(go1: Any) -> None:
+    qpos, qvel = states(go1, 24)
+    ids, rest = np.arange(24, dtype=np.int32), np.tile(go1.model.ctrl_offset, (24, 1, 1))
+    found = []
+    for threads in (1, 3):
+        with physics("mujoco_warp", go1, 24, reset_threads=threads) as made:
+            begin(made, qpos, qvel)
+            made.reset_sensors(ids, rest)
+            found.append(made.sensors.copy())
+    np.testing.assert_array_equal(*found)
+
+
 def test_closing_twice_is_fine(backend: str, go1: Any) -> None:
     with physics(backend, go1, 1) as made:
         made.close()

@@ -59,10 +59,16 @@ def make_pipeline(
     variants = make_variants(built.robot.model, built.config.randomization, seed=seed)
     device = choose_device(built.config.device)
     if choose_backend(built.config, device) == "mujoco_warp":
-        physics: Physics = make_warp(
-            built, cut_groups(count, plan.groups), device, count,
-            overlap=plan.overlap, variants=variants,
-        )  # fmt: skip
+        with children_named(MUJOCO_POOL):
+            physics: Physics = make_warp(
+                built,
+                cut_groups(count, plan.groups),
+                device,
+                count,
+                overlap=plan.overlap,
+                variants=variants,
+                reset_threads=plan.kernel if device.type == "cuda" else 1,
+            )
     else:
         with children_named(MUJOCO_POOL):
             physics = MujocoCpu(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from unilab.errors import ConfigError, PhysicsError
 from unilab.physics.base import F32, F64, FROZEN, I32, U8, StateView, Ticket
 from unilab.physics.contact_sizes import ContactSizes
+from unilab.physics.mujoco_cpu import make_pool
 from unilab.physics.mujoco_warp.lanes import Lane, capture, make_lane
 from unilab.physics.mujoco_warp.memory import check_device_memory
 from unilab.physics.mujoco_warp.overflow import read_overflow
@@ -71,6 +72,7 @@ class MujocoWarp:
       on_overflow: end the episodes of the envs concerned, or raise.
       kernel_cache: folder of Warp's compiled kernels.
       variants: copies of the model that envs may be of; see `set_variants`.
+      reset_threads: CPU threads that compute the sensors of resets.
 
     Attributes:
       state: (N, 1, 1 + nq + nv) f32.
@@ -99,6 +101,7 @@ class MujocoWarp:
         on_overflow: OnOverflow = "end_episode",
         kernel_cache: Path | None = None,
         variants: Variants | None = None,
+        reset_threads: int = 1,
     ) -> None:
         check_versions()
         if variants is not None:
@@ -132,6 +135,11 @@ class MujocoWarp:
         mujoco.mj_getState(model, mujoco.MjData(model), self._nominal, STATE_SIGNATURE)
         self._nominal[TIME] = START_S
         self._reset_sensors = ResetSensors(model, STATE_SIGNATURE, num_rows=num_envs)
+        self._reset_pool = make_pool(reset_threads, may_pin=False)
+        if reset_threads > 1:
+            self._reset_sensors.share(
+                self._reset_pool, [mujoco.MjData(model) for _ in range(reset_threads)]
+            )
 
     # -- stepping -------------------------------------------------------------------------------
 
@@ -274,7 +282,9 @@ class MujocoWarp:
         for worlds in self._worlds:
             worlds.lane.finish()
         self._worlds = []
-        self._reset_sensors.close()
+        if self._reset_pool.rollout_ is not None:
+            self._reset_sensors.close()
+            self._reset_pool.close()
 
     def describe(self) -> str:
         """Say what physics runs on, and whether a control step is one graph launch."""

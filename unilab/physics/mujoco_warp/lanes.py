@@ -161,7 +161,7 @@ class CudaLane:
         with (
             torch.cuda.stream(self._stream),
             wp.ScopedDevice(self.device),
-            wp.ScopedStream(self._warp_stream),
+            wp.ScopedStream(self._warp_stream, sync_enter=False),
         ):
             yield
 
