@@ -373,6 +373,8 @@ def _print_differences(config: RunConfig) -> None:
     except ConfigError as error:
         print(f"the task's file of today is not usable, the run's own is used: {error}")  # noqa: T201
         return
+    mine = f"learners.{config.learner}."
     for difference in diff_configs(today, config):
-        if not difference.key.startswith(NOT_THE_MDP):
+        of_another = difference.key.startswith("learners.") and not difference.key.startswith(mine)
+        if not (of_another or difference.key.startswith(NOT_THE_MDP)):
             print(f"differs from the task's file today: {difference}")  # noqa: T201
