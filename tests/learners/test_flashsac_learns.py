@@ -88,6 +88,7 @@ def discounted_cost(learner: FlashSAC, start: Tensor) -> Tensor:
     return cost
 
 
+@pytest.mark.slow  # a minute; the time limit below takes seconds
 def test_point_mass_comes_within_a_tenth_of_the_optimum() -> None:
     learner = FlashSAC(config(), LearnerSpec(2, 2, 2), CPU, seed=1)
     start = 4 * torch.rand(256, 2, generator=torch.Generator().manual_seed(5)) - 2
