@@ -44,8 +44,7 @@ def measure(job: dict[str, Any]) -> dict[str, float]:
     import torch
 
     from unilab.buffers.rollout import Rollout
-    from unilab.runners.backends import choose_device
-    from unilab.runners.build import compile_kernels, make_on_policy_learner, make_pipeline
+    from unilab.runners.build import compile_kernels, make_learner, make_pipeline
     from unilab.runners.on_policy import collect, set_first
     from unilab.tasks.base import build_task
 
@@ -54,8 +53,8 @@ def measure(job: dict[str, Any]) -> dict[str, float]:
     built = build_task(config)
     pipeline = make_pipeline(built, plan, seed=1)
     compile_kernels(pipeline)
-    device = choose_device(config.device)
-    learner = make_on_policy_learner(built, config, device, 1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    learner: Any = make_learner(built, config, device, 1)
     kernel = built.kernel
     rollout = Rollout(
         STEPS, pipeline.num_envs, kernel.num_obs, kernel.num_critic_obs, pipeline.num_actions,
