@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
+from tests.learners.support import CPU
+from unilab.learners.distributional import Support
 from unilab.learners.flashsac_losses import (
     cross_entropy,
     gaussian_parameters,
     lowest_head,
-    project_distribution,
-    squash,
 )
 
 F64 = torch.float64
@@ -20,6 +20,11 @@ def tensor(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=F64)
 
 
+def project(values: torch.Tensor, probs: torch.Tensor, v_max: float) -> torch.Tensor:
+    """As FlashSAC does: its support is the same on both sides, and values may lie beyond it."""
+    return Support(-v_max, v_max, probs.shape[1], CPU, probs.dtype).project(probs, values)
+
+
 def test_log_std_covers_its_range_and_no_more() -> None:
     mean, log_std = gaussian_parameters(tensor(7, 8, -100, 100).unsqueeze(0))
     assert mean.tolist() == [[7, 8]]
@@ -27,31 +32,10 @@ def test_log_std_covers_its_range_and_no_more() -> None:
     assert gaussian_parameters(tensor(0, 0).unsqueeze(0))[1].item() == -4
 
 
-def test_density_of_a_squashed_action_is_that_of_torch() -> None:
-    torch.manual_seed(0)
-    mean, log_std, noise = (torch.randn(200, 3, dtype=F64) for _ in range(3))
-    action, log_prob = squash(mean, log_std, noise)
-    base = torch.distributions.Normal(mean, log_std.exp())
-    transform = torch.distributions.TanhTransform()
-    expected = torch.distributions.TransformedDistribution(base, transform)
-    inner = (mean.abs() + 4 * log_std.exp()).amax(1) < 8  # where 1 - tanh^2 is not rounded away
-    assert inner.sum() > 20
-    assert torch.allclose(
-        log_prob[inner], expected.log_prob(action).sum(-1)[inner], rtol=1e-5, atol=1e-6
-    )
-
-
-def test_density_is_finite_and_right_where_the_action_is_at_its_end() -> None:
-    action, log_prob = squash(tensor(40).unsqueeze(0), tensor(0).unsqueeze(0), tensor(0)[None])
-    assert action.item() == 1
-    expected = -0.5 * math.log(2 * math.pi) - 2 * (math.log(2) - 40)
-    assert log_prob.item() == pytest.approx(expected)
-
-
 def test_projection_by_hand() -> None:
     # Atoms -1, 0, 1. -0.75 is a quarter of the way from -1 to 0; 5 is beyond the end.
     values = tensor(-0.75, 0.0, 5.0).unsqueeze(0)
-    out = project_distribution(values, tensor(0.4, 0.5, 0.1).unsqueeze(0), 1.0)
+    out = project(values, tensor(0.4, 0.5, 0.1).unsqueeze(0), 1.0)
     assert out.flatten().tolist() == pytest.approx([0.3, 0.6, 0.1])
 
 
@@ -59,10 +43,10 @@ def test_projection_keeps_mass_and_mean_and_leaves_atoms_in_place() -> None:
     torch.manual_seed(0)
     atoms = torch.linspace(-5, 5, 101, dtype=F64)
     probs = torch.randn(50, 101, dtype=F64).softmax(-1)
-    same = project_distribution(atoms.expand(50, -1), probs, 5.0)
+    same = project(atoms.expand(50, -1), probs, 5.0)
     assert torch.allclose(same, probs, atol=1e-12)
     values = 0.5 * atoms + torch.randn(50, 1, dtype=F64).clamp(-2, 2)
-    out = project_distribution(values, probs, 5.0)
+    out = project(values, probs, 5.0)
     assert torch.allclose(out.sum(-1), torch.ones(50, dtype=F64))
     assert torch.allclose(out @ atoms, (values * probs).sum(-1), atol=1e-12)
     assert out.min() >= 0
@@ -71,7 +55,7 @@ def test_projection_keeps_mass_and_mean_and_leaves_atoms_in_place() -> None:
 def test_projection_in_float32_never_leaves_the_range() -> None:
     for count in (2, 51, 101, 251, 501):
         values = torch.linspace(-5, 5, count).expand(3, -1)
-        out = project_distribution(values, torch.full((3, count), 1 / count), 5.0)
+        out = project(values, torch.full((3, count), 1 / count), 5.0)
         assert torch.allclose(out.sum(-1), torch.ones(3), atol=1e-5)
 
 

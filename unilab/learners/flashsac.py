@@ -15,19 +15,18 @@ from torch import Tensor, nn
 
 from unilab.config.flashsac import FlashSACConfig
 from unilab.learners.base import ActOutput, LearnerSpec
+from unilab.learners.distributional import Support
 from unilab.learners.flashsac_losses import (
     cross_entropy,
-    expectation,
     gaussian_parameters,
     lowest_head,
-    project_distribution,
-    squash,
 )
 from unilab.learners.held_noise import HeldNoise
 from unilab.learners.off_policy import Batch
 from unilab.learners.optimizer import FlatParameters, GatedAdam
 from unilab.learners.residual import FoldedNetwork, ResidualEnsemble
 from unilab.learners.reward_scale import RewardScale
+from unilab.learners.squashed import squash
 from unilab.learners.state import restore, restore_stream, snapshot, stream_state
 
 CRITIC_METRICS = ("loss/critic", "critic/value", "learner/grad_norm_critic")
@@ -75,8 +74,7 @@ class FlashSAC:
             spec.action_dim, config.noise_hold_most, config.noise_hold, device, dtype
         )
         self.reward_scale = RewardScale(config.gamma, config.v_max, device, dtype)
-        k = config.atoms
-        self._atoms = torch.linspace(-config.v_max, config.v_max, k, device=device, dtype=dtype)
+        self._support = Support(-config.v_max, config.v_max, config.atoms, device, dtype)
         self._target_entropy = (
             0.5 * spec.action_dim * math.log(2.0 * math.pi * math.e * config.target_std**2)
         )
@@ -210,7 +208,7 @@ class FlashSAC:
         mean, log_std = gaussian_parameters(self.actor(both, "noted")[0, :rows])
         action, log_prob = squash(mean, log_std, self._draw(rows))
         logits = self.critic(torch.cat([batch.critic_obs, action], 1), "running")
-        value = expectation(logits.softmax(-1), self._atoms).amin(0)  # (B,)
+        value = self._support.mean(logits.softmax(-1)).amin(0)  # (B,)
         mean_log_prob = share @ log_prob
         loss = alpha * mean_log_prob - share @ value  # (1,)
         adam = self._actor_adam
@@ -236,16 +234,17 @@ class FlashSAC:
             here = torch.cat([batch.critic_obs, batch.action], 1)
             both = torch.cat([here, torch.cat([batch.next_critic_obs, next_action], 1)])
             probs = self.target(both, "batch")[:, rows:].softmax(-1)  # (E, B, K)
-            probs = lowest_head(probs, expectation(probs, self._atoms))
-            soft = self._atoms - (self.log_temperature.exp() * log_prob).unsqueeze(1)  # (B, K)
+            probs = lowest_head(probs, self._support.mean(probs))
+            bonus = (self.log_temperature.exp() * log_prob).unsqueeze(1)  # (B, 1)
+            soft = self._support.values - bonus  # (B, K)
             reward = batch.reward * self.reward_scale.inverse
             values = torch.addcmul(reward.unsqueeze(1), batch.discount.unsqueeze(1), soft)
-            target = project_distribution(values, probs, self.config.v_max)
+            target = self._support.project(probs, values)
         logits = self.critic(both, "noted")[:, :rows]
         loss = cross_entropy(logits, target, share)
         self._differentiate(loss, self.critic)
         with torch.no_grad():
-            metrics = torch.stack([loss.detach(), share @ expectation(target, self._atoms)])
+            metrics = torch.stack([loss.detach(), share @ self._support.mean(target)])
             finite = self._step(self._critic_adam, metrics, self._critic_sums)
         self.critic.commit(finite)
         self.critic.project()
