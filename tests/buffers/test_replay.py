@@ -119,11 +119,12 @@ def test_bfloat16_rounds_observations_to_8_bits_actions_to_11_and_no_reward() ->
     batch = replay.sample(128, torch.Generator().manual_seed(0))
     env = (batch.reward.unsqueeze(1) == torch.from_numpy(reward)).long().argmax(1).numpy()
     assert np.array_equal(batch.reward.numpy(), reward[env])
-    assert batch.obs.dtype == batch.action.dtype == torch.float32
-    np.testing.assert_allclose(batch.obs.numpy(), obs[env], rtol=2**-8)
-    np.testing.assert_allclose(batch.next_critic_obs.numpy(), critic_obs[env], rtol=2**-8)
+    assert (batch.obs.dtype, batch.action.dtype) == (torch.bfloat16, torch.float16)
+    np.testing.assert_allclose(batch.obs.float().numpy(), obs[env], rtol=2**-8)
+    found = batch.next_critic_obs.float().numpy()
+    np.testing.assert_allclose(found, critic_obs[env], rtol=2**-8)
     kept = np.clip(action, -65504, 65504)
-    np.testing.assert_allclose(batch.action.numpy(), kept[env], rtol=2**-11, atol=1e-7)
+    np.testing.assert_allclose(batch.action.float().numpy(), kept[env], rtol=2**-11, atol=1e-7)
 
 
 def test_all_truncations_of_episodes_of_bounded_length_are_kept() -> None:

@@ -92,3 +92,17 @@ def test_writes_into_strided_memory() -> None:
     assert torch.equal(table[:, 2:5], norm(x))
     assert torch.isnan(table[:, :2]).all()
     assert torch.isnan(table[:, 5:]).all()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("given", [True, False])
+def test_shorter_types_are_normalised_as_the_values_that_they_stand_for(
+    enabled: bool, given: bool
+) -> None:
+    normalizer = RunningNormalizer(3, enabled=enabled, device=torch.device("cpu"))
+    normalizer.fold(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)) * 3 + 1)
+    short = torch.randn(20, 3, generator=torch.Generator().manual_seed(1)).bfloat16()
+    out = torch.zeros(20, 3) if given else None
+    found = normalizer(short, out)
+    assert found.dtype == torch.float32 and (out is None or found is out)
+    assert torch.equal(found, normalizer(short.float()))

@@ -39,19 +39,13 @@ class Draw:
         self._here = empty(most, spec.width, dtype=kind)
         self._next = empty(most, obs_width, dtype=kind)
         self._scalars = empty(3, most)  # reward, discount, weight
-        self._parts = (self._here[:, :obs_width], self._here[:, obs_width:], self._next)
-        self._unpacked: tuple[Tensor, ...] = self._parts  # obs, action, next obs: f32
+        self._obs, self._action = self._here[:, :obs_width], self._here[:, obs_width:]
         if spec.dtype == "bf16":
-            obs, action, next_obs = self._parts
-            self._parts = (obs, action.view(torch.float16), next_obs)
-            self._unpacked = tuple(empty(*part.shape) for part in self._parts)
+            self._action = self._action.view(torch.float16)
         self._critic = as_slice(spec.critic_columns)
         if self._critic is None:
             self._critic_ids = torch.tensor(spec.critic_columns, device=device)
-            self._critic_obs = empty(2, most, spec.critic_obs_dim)
-            # Whole rows where they are not unpacked: of a part of them a copy would be made.
-            here = self._here if self._unpacked is self._parts else self._unpacked[0]
-            self._critic_sources = (here, self._unpacked[2])
+            self._critic_obs = empty(2, most, spec.critic_obs_dim, dtype=kind)
         self._offsets = spec.num_envs * torch.arange(steps + 1, device=device).unsqueeze(1)
         powers = torch.tensor([spec.gamma**k for k in range(steps + 1)], dtype=torch.float64)
         self._powers = powers.to(device, torch.float32)  # (n + 1,)
@@ -111,18 +105,16 @@ class Draw:
         torch.index_select(rows[:, :width], 0, self.next_rows[:count], out=self._next[:count])
 
     def finish(self, count: int, lost: Tensor) -> None:
-        """Unpack what was fetched, and write the weight: 0 where `lost` (count,) bool."""
+        """Write the weight, 0 where `lost` (count,) bool, and put critic columns together."""
         self._scalars[2, :count].copy_(~lost)
-        if self._unpacked is not self._parts:
-            for target, part in zip(self._unpacked, self._parts, strict=True):
-                target[:count].copy_(part[:count])
         if self._critic is None:
-            for target, obs in zip(self._critic_obs, self._critic_sources, strict=True):
-                torch.index_select(obs[:count], 1, self._critic_ids, out=target[:count])
+            # Of whole rows: of a part of them a copy would be made.
+            for target, rows in zip(self._critic_obs, (self._here, self._next), strict=True):
+                torch.index_select(rows[:count], 1, self._critic_ids, out=target[:count])
 
     def batch(self, count: int) -> Batch:
         """Return views of what is here."""
-        obs, action, next_obs = (part[:count] for part in self._unpacked)
+        obs, action, next_obs = self._obs[:count], self._action[:count], self._next[:count]
         if self._critic is None:
             critic_obs, next_critic_obs = self._critic_obs[:, :count].unbind()
         else:

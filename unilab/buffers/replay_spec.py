@@ -174,10 +174,8 @@ class ReplaySpec:
         item = DTYPES[self.dtype].itemsize
         each = 36 + 56 * self.n_steps  # row numbers and scalars; what is done with each step
         each += self.row_bytes + item * self.obs_width
-        if self.dtype == "bf16":
-            each += 4 * (2 * self.obs_width + self.action_dim)
         if as_slice(self.critic_columns) is None:
-            each += 8 * self.critic_obs_dim
+            each += 2 * item * self.critic_obs_dim
         return self.batch_size * self.updates * each + self.num_envs * (8 + 4 * self.obs_width)
 
     def check_memory(self, device: torch.device) -> None:

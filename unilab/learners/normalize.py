@@ -42,9 +42,11 @@ class RunningNormalizer(nn.Module):
         self.refresh()
 
     def forward(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Normalise `x` (..., D) into `out`, or into a new tensor."""
+        """Normalise `x` (..., D) into `out`, or into a new tensor. `x` may be of a shorter type."""
+        if x.dtype != self.shift.dtype:
+            x = x.to(self.shift.dtype) if out is None else out.copy_(x)
         if not self.enabled:
-            return x if out is None else out.copy_(x)
+            return x if out is None or x is out else out.copy_(x)
         return torch.sub(x, self.shift, out=out).mul_(self.inv_scale)
 
     @torch.no_grad()
