@@ -96,8 +96,12 @@ def summarize_replay(results: list[dict[str, Any]]) -> dict[str, Any]:
         },
         "speedup": {
             f"{name} over {base}": spread([t[base] / t[name] for t in times])
-            for base in ("fields", "fields_given")
-            for name in ("fp32", "bf16", "fp32_n3", "bf16_n3")
+            for base, names in (
+                ("fields", ("fp32", "bf16", "fp32_n3", "bf16_n3")),
+                ("fields_given", ("fp32", "bf16", "fp32_n3", "bf16_n3")),
+                ("fields_table", ("fp32_table", "bf16_table")),
+            )
+            for name in names
         },
         "bytes_per_transition": sizes,
         "bytes_share": {name: size / sizes["fields"] for name, size in sizes.items()},

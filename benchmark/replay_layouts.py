@@ -1,7 +1,8 @@
 """Replay buffers side by side: packed rows, every field by itself, on the device or on the host.
 
-Part of `benchmark_gpu_buffer.py`. A batch is drawn, gathered and ready for the learner in each row:
-row numbers, n-step rewards and conversion to float32 are part of the time.
+Part of `benchmark_gpu_buffer.py`. A batch is drawn and gathered in each row: row numbers and n-step
+rewards are part of the time. "Normalised" is the same with what follows in the learner: mean and
+scale, conversion to float32, the place in its tables.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ ROWS = {
     "bf16": "host: packed rows, bfloat16",
     "fp32_n3": "host: packed rows, float32, 3 steps",
     "bf16_n3": "host: packed rows, bfloat16, 3 steps",
+    "fields_table": "host: every field by itself, normalised",
+    "fp32_table": "host: packed rows, float32, normalised",
+    "bf16_table": "host: packed rows, bfloat16, normalised",
     "append_fields": "append a step: every field by itself",
     "append_fp32": "append a step: packed rows, float32",
     "append_bf16": "append a step: packed rows, bfloat16",
@@ -169,14 +173,49 @@ def _host_rows(
         "fields_given": fields.sampler(batch, given=True),
     }
     sizes = {"fields": fields.bytes_per_transition}
+    calls["fields_table"] = _into_table(source, batch, _as_batch(calls["fields"], batch))
     appends = {"append_fields": fields.append}
     for dtype in ("fp32", "bf16"):
         for n_steps, suffix in ((1, ""), (3, "_n3")):
             replay = make_replay(source, cpu, batch, dtype, n_steps)
             calls[dtype + suffix] = _sampler(replay, batch)
             sizes[dtype] = replace(replay.spec, capacity=CONFIG_CAPACITY).bytes_per_transition
+            if n_steps == 1:
+                calls[f"{dtype}_table"] = _into_table(source, batch, calls[dtype])
         appends[f"append_{dtype}"] = lambda replay=replay: append(replay, source)  # type: ignore
     return calls | appends, sizes, {}
+
+
+def _as_batch(sample: Callable[[], Any], batch: int) -> Callable[[], Any]:
+    """Return what draws a batch of fields as a learner takes it; flags stand for what they say."""
+    import torch
+
+    from unilab.buffers.batch import Batch
+
+    weight = torch.ones(batch)
+
+    def draw() -> Any:
+        obs, critic_obs, action, reward, next_obs, next_critic_obs, terminated, _ = sample()
+        discount = 0.99 * (terminated[:, 0] == 0)
+        return Batch(obs, critic_obs, action, reward[:, 0], discount, next_obs, next_critic_obs,
+                     weight)  # fmt: skip
+
+    return draw
+
+
+def _into_table(source: Any, batch: int, draw: Callable[[], Any]) -> Callable[[], None]:
+    """Return what draws a batch and puts it, normalised, where `sac` and `td3` learn from."""
+    import torch
+
+    from unilab.learners.base import LearnerSpec
+    from unilab.learners.normalize import RunningNormalizer
+    from unilab.learners.update_table import UpdateTable
+
+    cpu, (obs, critic_obs, actions) = torch.device("cpu"), source.sizes
+    limit = torch.ones(actions)
+    table = UpdateTable(LearnerSpec(*source.sizes), 1, batch, False, limit, cpu, torch.float32)
+    normalizers = [RunningNormalizer(dim, enabled=True, device=cpu) for dim in (obs, critic_obs)]
+    return lambda: table.fill(draw(), *normalizers)
 
 
 def _sampler(replay: Any, batch: int) -> Callable[[], Any]:

@@ -104,5 +104,6 @@ def test_shorter_types_are_normalised_as_the_values_that_they_stand_for(
     short = torch.randn(20, 3, generator=torch.Generator().manual_seed(1)).bfloat16()
     out = torch.zeros(20, 3) if given else None
     found = normalizer(short, out)
-    assert found.dtype == torch.float32 and (out is None or found is out)
+    assert found.dtype == torch.float32
+    assert out is None or found is out
     assert torch.equal(found, normalizer(short.float()))
