@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+MOST_TEXT = 160  # characters of a compiler's complaint
 TIMED = 5  # passes of each kind
 SLOWER = 1.1  # times as long as the passes themselves: not used
 # Relative to the largest entry of a tensor. Compiled code rounds between fewer operations; half
@@ -111,7 +112,7 @@ def accept(trials: Sequence[Trial]) -> bool:
             for trial in trials:
                 why_not = why_not or _difference(trial)
         except (RuntimeError, OSError) as error:
-            why_not = str(error).strip().splitlines()[0]
+            why_not = " ".join(str(error).split())[:MOST_TEXT]
     why_not = why_not or _slower(trials)
     if why_not:
         warnings.warn(f"networks of the learner are not compiled: {why_not}", stacklevel=4)
