@@ -19,13 +19,13 @@ from unilab.learners.networks import MLP
 from unilab.learners.workspace import AutogradWorkspace, MLPWorkspace
 
 
-@pytest.fixture()
+@pytest.fixture
 def any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nets of a few units gain nothing from being compiled."""
     monkeypatch.setattr(compiled, "SLOWER", 1e9)
 
 
-@pytest.fixture()
+@pytest.fixture
 def no_compiler() -> Iterator[None]:
     import torch._inductor.config as inductor
 
@@ -153,7 +153,8 @@ def test_a_compiled_cycle_is_that_of_the_learner(any_speed: None, kind: str) -> 
 
 @pytest.mark.slow
 def test_a_compiled_cycle_is_that_of_flashsac(any_speed: None) -> None:
-    plain, fast = flash_support.small_learner(), flash_support.small_learner()
+    small = {"actor_blocks": 1, "critic_blocks": 1}
+    plain, fast = (flash_support.small_learner(**small) for _ in range(2))
     assert fast.compile_networks()
     batch = flash_support.random_batch(plain, 1)
     left, right = plain.cycle(batch), fast.cycle(batch)

@@ -18,7 +18,7 @@ from unilab.learners.appo import APPO
 from unilab.learners.networks import MLP, NETWORKS, ResidualNetwork
 from unilab.learners.ppo import PPO
 from unilab.learners.precision import FULL, LossScale, Precision
-from unilab.learners.workspace import AutogradWorkspace, MLPWorkspace, make_workspace
+from unilab.learners.workspace import AutogradWorkspace, MLPWorkspace
 
 F64 = torch.float64
 RESIDUAL = {"network": "residual", "actor_hidden": [8, 8], "critic_hidden": [12, 12]}
