@@ -49,8 +49,8 @@ def ppo_update_flops(config: PPOConfig, spec: LearnerSpec, rows: int) -> int:
     epochs * 3 * (actor rows * actor + critic rows * critic) + rows * critic, where 3 is one forward
     pass and a backward pass of twice its size, `actor` and `critic` are `network_flops`, and the
     last term is the values that the returns are made of. Mirrored samples count; optimiser, losses
-    and normalisers do not. The backward pass of a first layer needs no gradient of its input, so the
-    true count is lower by 2 * fan_in * fan_out of that layer a sample.
+    and normalisers do not. The backward pass of a first layer needs no gradient of its input, so
+    the true count is lower by 2 * fan_in * fan_out of that layer a sample.
     Source of the factor 3: Kaplan et al. 2020, "Scaling laws for neural language models", sec. 2.1.
     """
     actor = network_flops(config.network, (spec.obs_dim, *config.actor_hidden, spec.action_dim))
