@@ -25,7 +25,9 @@ from unilab.export import (
     export_policy,
     verify_onnx,
 )
-from unilab.learners.networks import ACTIVATIONS, MLP, DeterministicPolicy
+from unilab.learners.ensemble import EnsembleNetwork, NetworkShape, SquashedPolicy
+from unilab.learners.networks import ACTIVATIONS, MLP, DeterministicPolicy, ResidualNetwork
+from unilab.learners.precision import FULL
 
 OBS_DIM, ACTION_DIM, CLIP = 9, 3, 1.5
 SCALE = np.array([0.25, 0.5, 1.0], dtype=np.float32)
@@ -85,6 +87,43 @@ def test_file_computes_what_the_policy_computes(tmp_path: Path, activation: str)
         expected = policy(torch.from_numpy(obs)).numpy()
         np.testing.assert_allclose(action, np.clip(expected, -CLIP, CLIP), atol=1e-5)
         np.testing.assert_allclose(ctrl, OFFSET + SCALE * action, atol=1e-6)
+
+
+def residual_policy() -> DeterministicPolicy:
+    generator = torch.Generator().manual_seed(0)
+    sizes = (OBS_DIM, 16, 16, ACTION_DIM)
+    net = ResidualNetwork(sizes, "elu", 1.0, generator, torch.device("cpu"))
+    shift = torch.randn(OBS_DIM, generator=generator)
+    return DeterministicPolicy(net, shift, 0.5 + torch.rand(OBS_DIM, generator=generator))
+
+
+def squashed_policy(kind: str) -> SquashedPolicy:
+    generator = torch.Generator().manual_seed(0)
+    shape = NetworkShape(kind, (16, 16), "silu", layer_norm=True)
+    like = torch.zeros(OBS_DIM)
+    net = EnsembleNetwork(1, OBS_DIM, 2 * ACTION_DIM, shape, FULL, generator, like)
+    shift = torch.randn(OBS_DIM, generator=generator)
+    limit = torch.linspace(0.5, 1.2, ACTION_DIM)
+    return SquashedPolicy(net.plain(slice(ACTION_DIM)), shift, 0.5 + shift.abs(), limit)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [residual_policy, lambda: squashed_policy("mlp"), lambda: squashed_policy("residual")],
+    ids=["residual ppo", "sac", "residual sac"],
+)
+def test_file_computes_what_normalised_and_residual_policies_compute(tmp_path, make) -> None:
+    policy = make()
+    with torch.no_grad():  # gains and offsets that matter
+        for p in policy.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
+    report = export(policy, tmp_path / "policy.onnx")
+    assert 0 <= report.max_error_action < 1e-5
+    session = onnxruntime.InferenceSession(str(report.path))
+    obs = 3 * np.random.default_rng(1).normal(size=(7, OBS_DIM)).astype(np.float32)
+    (action,) = session.run(["action"], {"obs": obs})
+    expected = policy(torch.from_numpy(obs)).numpy()
+    np.testing.assert_allclose(action, np.clip(expected, -CLIP, CLIP), atol=1e-5)
 
 
 def test_actions_beyond_the_limit_are_clipped_before_the_action_map(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import fx, nn
@@ -21,7 +22,12 @@ from torch import fx, nn
 OPSET, IR_VERSION = 20, 9
 
 SIMPLE_MODULES: dict[type[nn.Module], str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh"}
-FUNCTIONS: dict[Any, str] = {operator.sub: "Sub", operator.mul: "Mul"}
+FUNCTIONS: dict[Any, str] = {
+    operator.sub: "Sub",
+    operator.mul: "Mul",
+    operator.add: "Add",
+    torch.tanh: "Tanh",
+}
 
 
 class _Graph:
@@ -135,6 +141,10 @@ def _add_module(graph: _Graph, module: nn.Module, x: str, name: str) -> str:
         if module.bias is not None:
             weights.append(graph.weight(module.bias.detach().numpy(), f"{name}.bias"))
         return graph.add("Gemm", x, *weights, transB=1)
+    if isinstance(module, nn.LayerNorm):
+        parts = (("weight", module.weight), ("bias", module.bias))
+        weights = [graph.weight(w.detach().numpy(), f"{name}.{key}") for key, w in parts]
+        return graph.add("LayerNormalization", x, *weights, axis=-1, epsilon=module.eps)
     if isinstance(module, nn.ELU):
         return graph.add("Elu", x, alpha=float(module.alpha))
     if isinstance(module, nn.GELU):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
@@ -71,3 +72,37 @@ Overlay = Annotated[dict[str, Any], AfterValidator(freeze)]
 SizeOrAuto = Annotated[int, Field(ge=0)] | Literal["auto"]
 CountOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
 BoolOrAuto = bool | Literal["auto"]
+
+# Choices that several learners have.
+NetworkKind = Annotated[
+    Literal["mlp", "residual"],
+    Field(
+        description="mlp: a hidden layer for each width; residual: a pre-norm residual block for "
+        "each (SimBa, Lee et al. 2025), all of one width."
+    ),
+]
+PrecisionName = Annotated[
+    Literal["auto", "fp32", "bf16", "fp16"],
+    Field(
+        description="Number type of the hidden layers. fp32 uses TF32 on a GPU; fp16 scales the "
+        "loss; auto = bf16 on a GPU with large layers and batches, else fp32."
+    ),
+]
+CompileMode = Annotated[
+    Literal["off", "on"],
+    Field(
+        description="on: torch.compile makes code of the networks' passes, where that gives the "
+        "same numbers and is not slower; a warning says where it is not used. Starting takes "
+        "longer, up to minutes."
+    ),
+]
+
+
+def check_widths(network: str, hidden: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise ValueError where a residual network is not of one width; `hidden` is by key."""
+    for key, widths in hidden.items():
+        if network == "residual" and len(set(widths)) > 1:
+            raise ValueError(
+                f"network=residual adds each block to the one before, but {key} is "
+                f"{list(widths)}; valid: one width for all, such as [512, 512]"
+            )

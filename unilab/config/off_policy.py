@@ -6,7 +6,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unilab.config.base import OVERRIDES_TEXT, HiddenSizes, Overlay, Section
+from unilab.config.base import (
+    OVERRIDES_TEXT,
+    CompileMode,
+    HiddenSizes,
+    NetworkKind,
+    Overlay,
+    PrecisionName,
+    Section,
+    check_widths,
+)
 
 LimitOrAuto = Annotated[float, Field(gt=0)] | Literal["auto"]
 
@@ -65,6 +74,7 @@ class ReplayConfig(Section):
         description="auto: on a GPU all updates of a step are one recorded graph, where that gives "
         "the same numbers and is not slower; a warning says where it is not used.",
     )
+    compile: CompileMode = "off"
     overrides: Overlay = Field(default={}, description=OVERRIDES_TEXT, validate_default=True)
 
     @model_validator(mode="after")
@@ -99,11 +109,7 @@ class OffPolicyConfig(ReplayConfig):
     weight_decay: float = Field(
         default=1e-3, ge=0, description="Weight decay of AdamW, for actor and critic."
     )
-    network: Literal["mlp", "residual"] = Field(
-        default="mlp",
-        description="mlp: a hidden layer for each width; residual: a pre-norm residual block for "
-        "each (SimBa, Lee et al. 2025), all of one width.",
-    )
+    network: NetworkKind = "mlp"
     actor_hidden: HiddenSizes = Field(
         default=(512, 256, 128), description="Widths of the policy's hidden layers or blocks."
     )
@@ -134,11 +140,7 @@ class OffPolicyConfig(ReplayConfig):
         description="augment: learn from the mirror image of each transition too, which doubles "
         "the work. The task must declare its mirror.",
     )
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        default="auto",
-        description="Number type of the hidden layers. fp32 uses TF32 on a GPU; fp16 scales the "
-        "loss; auto = bf16 on a GPU with large layers and batches, else fp32.",
-    )
+    precision: PrecisionName = "auto"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -146,13 +148,10 @@ class OffPolicyConfig(ReplayConfig):
             raise ValueError(
                 f"v_min is {self.v_min:g} and v_max is {self.v_max:g}; valid: v_min < v_max"
             )
-        for key in ("actor_hidden", "critic_hidden"):
-            widths = getattr(self, key)
-            if self.network == "residual" and len(set(widths)) > 1:
-                raise ValueError(
-                    f"network=residual adds each block to the one before, but {key} is "
-                    f"{list(widths)}; valid: one width for all, such as [512, 512]"
-                )
+        check_widths(
+            self.network,
+            {"actor_hidden": self.actor_hidden, "critic_hidden": self.critic_hidden},
+        )
         return self
 
 

@@ -6,7 +6,16 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from unilab.config.base import OVERRIDES_TEXT, HiddenSizes, Overlay, Section
+from unilab.config.base import (
+    OVERRIDES_TEXT,
+    CompileMode,
+    HiddenSizes,
+    NetworkKind,
+    Overlay,
+    PrecisionName,
+    Section,
+    check_widths,
+)
 
 
 class PPOConfig(Section):
@@ -71,11 +80,12 @@ class PPOConfig(Section):
         gt=0,
         description="Standard deviation of the action noise at the start, in units of the action.",
     )
+    network: NetworkKind = "mlp"
     actor_hidden: HiddenSizes = Field(
-        default=(512, 256, 128), description="Widths of the policy's hidden layers."
+        default=(512, 256, 128), description="Widths of the policy's hidden layers or blocks."
     )
     critic_hidden: HiddenSizes = Field(
-        default=(512, 256, 128), description="Widths of the critic's hidden layers."
+        default=(512, 256, 128), description="Widths of the critic's hidden layers or blocks."
     )
     activation: Literal["elu", "relu", "tanh", "silu", "gelu"] = Field(
         default="elu", description="Activation between the layers."
@@ -91,7 +101,17 @@ class PPOConfig(Section):
     mirror_coef: float = Field(
         default=0.0, ge=0, description="Weight of the mirror loss. Only with symmetry=mirror_loss."
     )
+    precision: PrecisionName = "auto"
+    compile: CompileMode = "off"
     overrides: Overlay = Field(default={}, description=OVERRIDES_TEXT, validate_default=True)
+
+    @model_validator(mode="after")
+    def _check_networks(self) -> Self:
+        check_widths(
+            self.network,
+            {"actor_hidden": self.actor_hidden, "critic_hidden": self.critic_hidden},
+        )
+        return self
 
     @model_validator(mode="after")
     def _check_mirror(self) -> Self:

@@ -11,7 +11,7 @@ from unilab.learners.base import ActOutput
 from unilab.learners.losses import HALF_LOG_2PI
 from unilab.learners.networks import GaussianActor
 from unilab.learners.normalize import RunningNormalizer
-from unilab.learners.workspace import MLPWorkspace
+from unilab.learners.workspace import make_workspace
 
 
 class GaussianSampler:
@@ -24,7 +24,7 @@ class GaussianSampler:
 
     def __init__(self, actor: GaussianActor, normalizer: RunningNormalizer) -> None:
         self.actor, self.normalizer = actor, normalizer
-        self._work = MLPWorkspace(actor.mlp, 0, trains=False)
+        self._work = make_workspace(actor.mlp, 0, trains=False)
         self._peak_log_prob = actor.std.detach().new_zeros(())
         self.refresh()
 
@@ -47,7 +47,7 @@ class GaussianSampler:
           action (B, A), mean (B, A), log_prob (B,), freshly allocated.
         """
         if self._work.rows < obs.shape[0]:
-            self._work = MLPWorkspace(self.actor.mlp, obs.shape[0], trains=False)
+            self._work = make_workspace(self.actor.mlp, obs.shape[0], trains=False)
         mean = self._work.forward(self.normalizer(obs)).clone()
         if not explore:
             return ActOutput(mean, mean, self._peak_log_prob.expand(mean.shape[0]))

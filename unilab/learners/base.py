@@ -93,6 +93,7 @@ class LearnerSpec:
     Attributes:
       action_limit: (A) largest |action| of each joint, for policies whose actions are bounded;
         None where the task gives none.
+      num_envs: N of training, for `precision: auto`; 0 where nothing is trained.
 
     Raises:
       ConfigError: a size below 1, a mirror of another size, or a limit that is none.
@@ -103,6 +104,7 @@ class LearnerSpec:
     action_dim: int
     symmetry: Symmetry | None = None
     action_limit: tuple[float, ...] | None = None
+    num_envs: int = 0
 
     def __post_init__(self) -> None:
         limits = self.action_limit

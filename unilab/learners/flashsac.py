@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from unilab.config.flashsac import FlashSACConfig
 from unilab.learners.base import ActOutput, LearnerSpec
+from unilab.learners.compiled import Call, compile_networks, example
 from unilab.learners.distributional import Support
 from unilab.learners.flashsac_losses import (
     cross_entropy,
@@ -156,6 +157,20 @@ class FlashSAC:
         """
         if self.config.normalize_reward:
             self.reward_scale.observe(reward, ended)
+
+    def compile_networks(self) -> bool:
+        """Compile what cycles run. As in `OffPolicyCore`."""
+        rows, spec, like = self.batch_size, self.spec, self._critic_sums
+        obs = example(like, 2 * rows, spec.obs_dim)
+        inputs = example(like, 2 * rows, spec.critic_obs_dim + spec.action_dim)
+        actor = [Call(obs, ("noted",)), Call(obs[:rows], ("running",), grad=False)]
+        return compile_networks(
+            {
+                "actor": (self.actor, "fp32", actor),
+                "critic": (self.critic, "fp32", [Call(inputs, ("noted",))]),
+                "slow critic": (self.target, "fp32", [Call(inputs, ("batch",), grad=False)]),
+            }
+        )
 
     def cycle(self, batch: Batch) -> dict[str, Tensor]:
         """Make U updates of the critic, and those of the policy that are due before them.

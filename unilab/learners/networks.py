@@ -1,4 +1,4 @@
-"""Networks of the learners: a plain MLP, the Gaussian actor, and flat parameter storage."""
+"""Networks of the on-policy learners: an MLP or a residual one, the Gaussian actor, its export."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from torch.nn import functional
 
 from unilab.errors import ConfigError
 from unilab.learners.activations import ACTIVATIONS
+from unilab.learners.ensemble import EnsembleNetwork, NetworkShape
+from unilab.learners.precision import FULL, Precision
 
 # Bounds of the exploration noise, in units of the action. Below the lower one an optimiser step
 # can change the noise by several times its size; above the upper one nothing is learnt.
@@ -33,6 +35,7 @@ class MLP(nn.Module):
       last_gain: gain of the last layer.
       generator: draws the weights, on the CPU, so that they do not depend on the device.
       device, dtype: of the parameters.
+      precision: of all layers but the last.
     """
 
     def __init__(
@@ -43,9 +46,10 @@ class MLP(nn.Module):
         generator: torch.Generator,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
+        precision: Precision = FULL,
     ) -> None:
         super().__init__()
-        self.activation = activation
+        self.activation, self.precision = activation, precision
         self._function = ACTIVATIONS[activation].module()
         linears = []
         for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
@@ -61,13 +65,13 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(linears)  # registers them
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (..., D_in) to (..., D_out)."""
-        last = len(self.linears) - 1
-        for i, layer in enumerate(self.linears):
-            x = functional.linear(x, layer.weight, layer.bias)
-            if i < last:
-                x = self._function(x)
-        return x
+        """Map (..., D_in) to (..., D_out), in the type of `x`."""
+        *hidden, last = self.linears
+        h = x
+        with self.precision.autocast():
+            for layer in hidden:
+                h = self._function(functional.linear(h, layer.weight, layer.bias))
+        return functional.linear(h.to(x.dtype), last.weight, last.bias)
 
     def as_sequential(self) -> nn.Sequential:
         """A copy made of torch's own modules only, for export."""
@@ -81,11 +85,52 @@ class MLP(nn.Module):
         return nn.Sequential(*modules)
 
 
+class ResidualNetwork(EnsembleNetwork):
+    """An embedding, a pre-norm residual block for each hidden width, a norm and a linear head.
+
+    The head starts as an MLP's last layer does, all else as in the off-policy learners.
+
+    Args, forward: as `MLP`, for inputs (B, D_in) and hidden layers of one width.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        activation: str,
+        last_gain: float,
+        generator: torch.Generator,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        precision: Precision = FULL,
+    ) -> None:
+        fan_in, *hidden, fan_out = sizes
+        shape = NetworkShape("residual", tuple(hidden), activation, layer_norm=True)
+        like = torch.empty(0, device=device, dtype=dtype)
+        super().__init__(1, fan_in, fan_out, shape, precision, generator, like)
+        weight = torch.empty(fan_out, hidden[-1], dtype=torch.float64)
+        nn.init.orthogonal_(weight, gain=last_gain, generator=generator)
+        with torch.no_grad():
+            self.head.weight.copy_(weight.t())
+            self.head.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, D_in) to (B, D_out), in the type of `x`."""
+        return super().forward(x)[0]
+
+    def as_sequential(self) -> nn.Sequential:
+        """A copy made of torch's own modules and sums, for export."""
+        return self.plain()
+
+
+Network = MLP | ResidualNetwork
+NETWORKS: dict[str, type[Network]] = {"mlp": MLP, "residual": ResidualNetwork}  # by config name
+
+
 class GaussianActor(nn.Module):
-    """A policy with a mean given by an MLP and a noise level that is the same in every state.
+    """A policy with a mean given by a network and a noise level that is the same in every state.
 
     Args:
-      mlp: (..., O) to (..., A).
+      mlp: (B, O) to (B, A).
       action_dim: A.
       init_std: start of the noise's standard deviation, in units of the action.
 
@@ -93,7 +138,7 @@ class GaussianActor(nn.Module):
       ConfigError: init_std outside [MIN_STD, MAX_STD].
     """
 
-    def __init__(self, mlp: MLP, action_dim: int, init_std: float) -> None:
+    def __init__(self, mlp: Network, action_dim: int, init_std: float) -> None:
         super().__init__()
         if not MIN_STD <= init_std <= MAX_STD:
             raise ConfigError(
@@ -101,11 +146,11 @@ class GaussianActor(nn.Module):
                 "action"
             )
         self.mlp = mlp
-        like = mlp.linears[0].weight
+        like = next(mlp.parameters())
         self.std = nn.Parameter(torch.full((action_dim,), init_std).to(like))  # (A,)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mean action (..., A) for normalised observations (..., O)."""
+        """Mean action (B, A) for normalised observations (B, O)."""
         mean: Tensor = self.mlp(x)
         return mean
 
@@ -130,7 +175,7 @@ class DeterministicPolicy(nn.Module):
     shift: Tensor
     inv_scale: Tensor
 
-    def __init__(self, mlp: MLP, shift: Tensor, inv_scale: Tensor) -> None:
+    def __init__(self, mlp: Network, shift: Tensor, inv_scale: Tensor) -> None:
         super().__init__()
         self.register_buffer("shift", shift.detach().clone())
         self.register_buffer("inv_scale", inv_scale.detach().clone())

@@ -40,6 +40,10 @@ class OffPolicyLearner(Protocol):
         """Take a control step's rewards (N,) of all envs in, and whose episode ended (N,) bool."""
         ...
 
+    def compile_networks(self) -> bool:
+        """Make code of the passes that cycles run, if it is right and not slower; say if not."""
+        ...
+
     def cycle(self, batch: Batch) -> dict[str, Tensor]:
         """Make all updates of one control step, from U * B transitions sampled at once.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from unilab.config.off_policy import OffPolicyConfig
 from unilab.errors import ConfigError
 from unilab.learners.base import ActOutput, LearnerSpec
+from unilab.learners.compiled import Call, compile_networks, example
 from unilab.learners.critic import HEADS, TwinCritic
 from unilab.learners.ensemble import EnsembleNetwork, NetworkShape, SquashedPolicy
 from unilab.learners.metric_slots import MetricSlots
@@ -177,6 +178,23 @@ class OffPolicyCore(ABC):
 
     def observe_rewards(self, reward: Tensor, ended: Tensor) -> None:  # noqa: B027
         """Nothing to do: rewards are learned from as they are."""
+
+    def compile_networks(self) -> bool:
+        """Compile what cycles run, where it is right and not slower; else a warning says why.
+
+        The pass of the critics that the actor's step goes through is not compiled. Call it before
+        the first cycle, and before cycles are recorded.
+        """
+        rows, spec, name = self._table.size, self.spec, self.actor.precision.name
+        obs = example(self.action_limit, rows, spec.obs_dim)
+        inputs = example(self.action_limit, rows, spec.critic_obs_dim + spec.action_dim)
+        return compile_networks(
+            {
+                "actor": (self.actor, name, [Call(obs), Call(obs, grad=False)]),
+                "critic": (self.critic.network, name, [Call(inputs)]),
+                "slow critic": (self.critic.target, name, [Call(inputs, grad=False)]),
+            }
+        )
 
     def cycle(self, batch: Batch) -> dict[str, Tensor]:
         """Make `updates_per_step` updates, from as many times `batch_size` transitions.

@@ -28,17 +28,19 @@ from unilab.learners.losses import (
     value_loss,
 )
 from unilab.learners.networks import (
-    MLP,
+    NETWORKS,
     POLICY_GAIN,
     DeterministicPolicy,
     GaussianActor,
+    Network,
 )
 from unilab.learners.normalize import RunningNormalizer
 from unilab.learners.optimizer import FlatParameters, GatedAdam
+from unilab.learners.precision import LossScale, choose_precision
 from unilab.learners.returns import gae
 from unilab.learners.samples import Samples, SampleTable, TableMirror
 from unilab.learners.state import restore, restore_stream, snapshot, stream_state
-from unilab.learners.workspace import MLPWorkspace
+from unilab.learners.workspace import compiled_workspaces, make_workspace
 
 ADVANTAGE_EPSILON = 1e-8
 
@@ -72,7 +74,7 @@ class PPO:
       dtype: float32; float64 for checks against an oracle.
 
     Raises:
-      ConfigError: a symmetry is asked for that the task does not declare.
+      ConfigError: a symmetry that the task does not declare, or a precision the device lacks.
     """
 
     block = "learners.ppo"  # of the config, for messages
@@ -93,6 +95,8 @@ class PPO:
         self.config, self.spec, self.device, self.dtype = config, spec, device, dtype
         self.seed, self.iteration = seed, 0
         self._build_networks(torch.Generator().manual_seed(seed))
+        half = self.critic.precision.name == "fp16"
+        self._loss_scale = LossScale(device) if half else None
         self.generator = torch.Generator(device=device).manual_seed(seed)
         parts = {
             "actor": FlatParameters(self.actor.parameters()),
@@ -108,25 +112,32 @@ class PPO:
         # Sums of the metrics and, last, the number of minibatches that were finite.
         self._one = torch.ones(1, device=device, dtype=dtype)
         self._sums = torch.zeros(len(self._metric_names) + 1, device=device, dtype=dtype)
+        self._overflows = torch.zeros((), device=device, dtype=dtype)  # that a loss scale provoked
         self._mirror = None if spec.symmetry is None else TableMirror(spec.symmetry, device, dtype)
         self._acting = GaussianSampler(self.actor, self.obs_normalizer)
         self._allocate(0)
         self._refresh()
 
     def _build_networks(self, init: torch.Generator) -> None:
-        config, spec = self.config, self.spec
+        config, spec, device, dtype = self.config, self.spec, self.device, self.dtype
+        rows = spec.num_envs * config.num_steps // config.minibatches
+        widest = max(*config.actor_hidden, *config.critic_hidden)
+        try:
+            precision = choose_precision(config.precision, device, rows, widest)
+        except ConfigError as error:
+            raise ConfigError(f"{self.block}.{error}") from error
 
-        def mlp(fan_in: int, hidden: Sequence[int], fan_out: int, gain: float) -> MLP:
-            sizes = (fan_in, *hidden, fan_out)
-            return MLP(sizes, config.activation, gain, init, self.device, self.dtype)
+        def network(fan_in: int, hidden: Sequence[int], fan_out: int, gain: float) -> Network:
+            sizes, build = (fan_in, *hidden, fan_out), NETWORKS[config.network]
+            return build(sizes, config.activation, gain, init, device, dtype, precision)
 
         def normalizer(dim: int) -> RunningNormalizer:
             enabled = config.normalize_obs
-            return RunningNormalizer(dim, enabled=enabled, device=self.device, dtype=self.dtype)
+            return RunningNormalizer(dim, enabled=enabled, device=device, dtype=dtype)
 
-        trunk = mlp(spec.obs_dim, config.actor_hidden, spec.action_dim, POLICY_GAIN)
+        trunk = network(spec.obs_dim, config.actor_hidden, spec.action_dim, POLICY_GAIN)
         self.actor = GaussianActor(trunk, spec.action_dim, config.init_std)
-        self.critic = mlp(spec.critic_obs_dim, config.critic_hidden, 1, 1.0)
+        self.critic = network(spec.critic_obs_dim, config.critic_hidden, 1, 1.0)
         self.obs_normalizer = normalizer(spec.obs_dim)
         self.critic_obs_normalizer = normalizer(spec.critic_obs_dim)
 
@@ -137,8 +148,16 @@ class PPO:
         mirror = self._mirror if mirrored else None
         self._table = SampleTable(self.spec, rows, size, mirror, self.device, self.dtype)
         held = 2 * size if mirrored else size
-        self._actor_work = MLPWorkspace(self.actor.mlp, held, trains=True)
-        self._critic_work = MLPWorkspace(self.critic, held, trains=True)
+        self._actor_work, self._critic_work = (
+            make_workspace(network, held, trains=True, loss_scale=self._loss_scale)
+            for network in (self.actor.mlp, self.critic)
+        )
+        if self.config.compile == "on" and size:
+            batch = self._table.batch
+            critic_obs = batch.critic_obs[: held if self.config.symmetry == "augment" else size]
+            self._actor_work, self._critic_work = compiled_workspaces(
+                (self._actor_work, batch.obs), (self._critic_work, critic_obs)
+            )
 
     def act(self, obs: Tensor, explore: bool = True) -> ActOutput:
         """Choose an action for each raw observation.
@@ -168,6 +187,7 @@ class PPO:
         explained = self._prepare(rollout)
         rows, size = self._table.rows, self._table.size
         self._sums.zero_()
+        self._overflows.zero_()
         for _ in range(self.config.epochs):
             order = torch.randperm(rows, generator=self.generator, device=self.device)
             for i in range(self.config.minibatches):
@@ -285,6 +305,9 @@ class PPO:
         config = self.config
         norms, row = self._optimizer.grad_norms(), torch.stack(metrics)
         finite = torch.isfinite(row.sum() + norms.sum())
+        if self._loss_scale is not None:
+            self._loss_scale.update(finite)
+            self._overflows.add_(torch.isfinite(row.sum()).logical_and_(~finite))
         if config.schedule == "adaptive":
             factor = torch.where(finite, learning_rate_factor(kl, config.target_kl), 1.0)
             self.learning_rate.mul_(factor).clamp_(MIN_LEARNING_RATE, MAX_LEARNING_RATE)
@@ -299,7 +322,7 @@ class PPO:
         averages = (self._sums[:-1] / count).unbind()
         metrics = dict(zip(self._metric_names, averages, strict=True))
         metrics["learner/explained_variance"] = explained
-        skipped = self.config.epochs * self.config.minibatches - count
+        skipped = self.config.epochs * self.config.minibatches - count - self._overflows
         metrics["learner/non_finite_updates"] = skipped + sum((~ok).to(self.dtype) for ok in folded)
         return metrics
 
@@ -337,7 +360,7 @@ class PPO:
 
     def _tensors(self) -> dict[str, dict[str, Tensor]]:
         """The live tensors of parameters, statistics and moments."""
-        return {
+        tensors = {
             "actor": self.actor.state_dict(),
             "critic": self.critic.state_dict(),
             "obs_normalizer": self.obs_normalizer.state_dict(),
@@ -345,6 +368,9 @@ class PPO:
             "optimizer_actor": self._optimizer.moments("actor"),
             "optimizer_critic": self._optimizer.moments("critic"),
         }
+        if self._loss_scale is not None:
+            tensors["loss_scale"] = self._loss_scale.tensors()
+        return tensors
 
     @torch.no_grad()
     def _refresh(self) -> None:

@@ -44,6 +44,9 @@ class Precision:
         return torch.autocast(self.device_type, dtype=dtype, cache_enabled=False)
 
 
+FULL = Precision("fp32", "cpu")  # the same on every device
+
+
 def choose_precision(name: str, device: torch.device, rows: int, width: int) -> Precision:
     """Resolve `auto`, refuse what the device cannot do, and let float32 products use TF32.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +19,7 @@ from unilab.errors import ConfigError
 from unilab.learners.appo import APPO
 from unilab.learners.base import Learner, LearnerSpec, Mirror, Symmetry
 from unilab.learners.flashsac import FlashSAC
+from unilab.learners.flops import layer_sizes
 from unilab.learners.off_policy import OffPolicyLearner
 from unilab.learners.ppo import PPO
 from unilab.learners.sac import SAC
@@ -124,13 +124,14 @@ def check_memory(built: BuiltTask) -> None:
     # A replay buffer says itself what it takes.
     off_policy = isinstance(learner, ReplayConfig)
     sample = 0 if off_policy else 4 * 2 * (obs + critic_obs + 2 * actions + 4)
+    network = getattr(learner, "network", "mlp")
     weights = sum(
         a * b
         for first, hidden, last in (
             (obs, getattr(learner, "actor_hidden", ()), actions),
             (critic_obs, getattr(learner, "critic_hidden", ()), 1),
         )
-        for a, b in pairwise((first, *hidden, last))
+        for a, b in layer_sizes(network, (first, *hidden, last))
     )
     needed = {
         f"physics.num_envs={config.physics.num_envs} with {where}.num_steps={learner.num_steps}": (
@@ -168,6 +169,7 @@ def make_learner(
         action_dim=len(built.model.ctrl_offset),
         symmetry=make_symmetry(built),
         action_limit=action_limits(built),
+        num_envs=config.physics.num_envs,
     )
     build: Any = LEARNERS[config.learner]
     learner: Learner | OffPolicyLearner = build(settings, spec, device, seed)

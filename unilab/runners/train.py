@@ -271,6 +271,9 @@ def _make_run(
         assert parts.replay is not None
         assert config.seed is not None
         sampler = torch.Generator(device=parts.device).manual_seed(config.seed)
+        if settings.compile == "on":
+            say("learner  compiling its networks ...")
+            cast(OffPolicyLearner, learner).compile_networks()
         run = OffPolicyRun(
             run_dir, pipeline, cast(OffPolicyLearner, learner), parts.replay, recorder, progress,
             settings, sampler, Timers(), CycleRunner(cast(Capturable, learner), settings.capture),
