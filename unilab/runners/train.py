@@ -120,6 +120,7 @@ def resume(run_dir: Path, overrides: list[str]) -> int:
     """
     before = load_resolved(run_dir / CONFIG_FILE).config
     config = load_resolved(run_dir / CONFIG_FILE, overrides).config
+    _check_resumable(before, config)
     progress, checkpoint = Progress(), None
     if list_checkpoints(run_dir):
         path = find_checkpoint(run_dir)
@@ -132,7 +133,6 @@ def resume(run_dir: Path, overrides: list[str]) -> int:
             f"{progress.wall_s:.0f} s; train.iterations={config.train.iterations}, "
             f"train.max_time_s={config.train.max_time_s}; give a larger one to go on"
         )
-    _check_resumable(before, config)
     parts = _build(config)
     with closing(parts.pipeline):
         if checkpoint is not None:
@@ -169,6 +169,8 @@ def _build(config: RunConfig) -> _Parts:
 def _check_resumable(before: RunConfig, config: RunConfig) -> None:
     """Refuse overrides that would make another run of it."""
     for key, old, new in (
+        ("task", before.task, config.task),
+        ("learner", before.learner, config.learner),
         ("seed", before.seed, config.seed),
         ("physics.num_envs", before.physics.num_envs, config.physics.num_envs),
         ("physics.model", before.physics.model, config.physics.model),
@@ -205,6 +207,8 @@ def _restore(parts: _Parts, checkpoint: Checkpoint, config: RunConfig) -> None:
             f"checkpoint: {error}; go on with the physics.backend that the run was begun with "
             f"(physics.backend={then.physics.backend}, device={then.device}), or start a new run"
         ) from error
+    if parts.replay is not None and "replay" in checkpoint.runner and config.checkpoint.replay:
+        parts.replay.check_state(checkpoint.runner["replay"])
     parts.learner.load_state_dict(checkpoint.learner)
 
 
@@ -342,7 +346,7 @@ def _train_or_save(run: Run, interrupt: Interrupt) -> int:
         saved = list_checkpoints(run.run_dir)
         last = f"the last checkpoint is {saved[-1][1]}" if saved else "there is no checkpoint yet"
         error.add_note(
-            f"training stopped in iteration {run.progress.iteration + 1}; {last}; go on with: "
+            f"training stopped after {run.progress.iteration} iterations; {last}; go on with: "
             f"unilab train --resume {run.run_dir}"
         )
         raise
