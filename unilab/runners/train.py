@@ -24,11 +24,10 @@ from unilab.config import (
 )
 from unilab.config.appo import APPOConfig
 from unilab.config.off_policy import ReplayConfig
-from unilab.config.ppo import PPOConfig
 from unilab.errors import ConfigError, PhysicsError
 from unilab.learners.base import Learner, LearnerSpec
 from unilab.learners.capture import Capturable, CycleRunner
-from unilab.learners.flops import ppo_update_flops
+from unilab.learners.flops import iteration_flops
 from unilab.learners.off_policy import OffPolicyLearner
 from unilab.plots import learning_curve
 from unilab.record import Recorder
@@ -300,10 +299,8 @@ def _setup(parts: _Parts) -> dict[str, Any]:
     """What a monitor has to know of a run and cannot see from outside."""
     config, pipeline, device = parts.built.config, parts.pipeline, parts.device
     kernel = parts.built.kernel
-    settings, flops = learner_settings(config), None
-    if isinstance(settings, PPOConfig):
-        sizes = LearnerSpec(kernel.num_obs, kernel.num_critic_obs, pipeline.num_actions)
-        flops = ppo_update_flops(settings, sizes, settings.num_steps * pipeline.num_envs)
+    settings = learner_settings(config)
+    sizes = LearnerSpec(kernel.num_obs, kernel.num_critic_obs, pipeline.num_actions)
     gpu = None
     if device.type == "cuda":
         gpu = str(torch.cuda.get_device_properties(device).uuid)
@@ -316,7 +313,7 @@ def _setup(parts: _Parts) -> dict[str, Any]:
         "device": str(device),
         "gpu_uuid": gpu,
         "plan": asdict(pipeline.plan),
-        "update_flops": flops,
+        "update_flops": iteration_flops(settings, sizes, pipeline.num_envs),
     }
 
 
