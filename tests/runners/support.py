@@ -40,8 +40,8 @@ TINY = (
 
 
 def _small_replay(learner: str, *more: str) -> tuple[str, ...]:
-    """A learner whose replay of 30 steps comes full in the sixth iteration."""
-    keys = ("num_steps=6", "batch_size=16", "updates_per_step=2", "replay_capacity=30",
+    """A learner whose replay of 18 steps is full before its fourth iteration ends."""
+    keys = ("num_steps=6", "batch_size=16", "updates_per_step=2", "replay_capacity=18",
             "warmup_steps=4", "n_steps=3", "actor_every=2", *more)  # fmt: skip
     words = tuple(f"learners.{learner}.{key}" for key in keys)
     return (f"learner={learner}", *words, "checkpoint.replay=true")

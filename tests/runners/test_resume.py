@@ -203,13 +203,13 @@ def test_a_reward_term_can_be_taken_out_at_a_resume(tmp_path):
 @pytest.mark.parametrize("learner", [name for name in LEARNERS if name != "ppo"])
 def test_every_learner_in_two_parts_equals_it_in_one(folders, learner):
     """With a replay that is over its seam in the first part, and again in the second."""
-    small = (*LEARNERS[learner], "log.tensorboard=false", "checkpoint.every=6")
-    expected = train(folders[0], *small, "train.iterations=12")
-    run = train(folders[1], *small, "train.iterations=6")
-    resume(folders[1], "train.iterations=12")
+    small = (*LEARNERS[learner], "log.tensorboard=false", "checkpoint.every=4")
+    expected = train(folders[0], *small, "train.iterations=8")
+    run = train(folders[1], *small, "train.iterations=4")
+    resume(folders[1], "train.iterations=8")
     assert_same_run(expected, run)
     updates = last_checkpoint(run)["learner"]["iteration" if learner == "appo" else "updates"]
-    assert updates == (12 if learner == "appo" else 2 * (72 - 4))
+    assert updates == (8 if learner == "appo" else 2 * (48 - 4))
     setup = json.loads((run / "stages.json").read_text())["setup"]
     assert setup["update_flops"] > 0
 
@@ -223,6 +223,7 @@ def test_every_learner_in_two_parts_equals_it_in_one(folders, learner):
         ("learners.ppo.actor_hidden=[8]", ("actor", "shape")),
         ("train.iterations=4", ("is complete", "train.iterations")),
         ("task=go1_walk", ("task",)),
+        ("learner=sac", ("learner=sac", "learner=ppo", "new run")),
     ],
 )
 def test_what_would_make_another_run_is_refused_and_nothing_is_changed(
@@ -235,6 +236,26 @@ def test_what_would_make_another_run_is_refused_and_nothing_is_changed(
     for part in parts:
         assert part in outcome.err
     assert files(trained) == before
+
+
+def test_a_replay_of_other_sizes_is_refused_and_can_be_left_out(tmp_path):
+    run = train(tmp_path, *LEARNERS["sac"], "train.iterations=2", "log.tensorboard=false")
+    before = files(run)
+    other = ("train", "--resume", "latest", "train.iterations=3", "learners.sac.replay_capacity=25")
+    outcome = cli(*other, cwd=tmp_path)
+    assert outcome.code == 2, outcome
+    for part in ("error: learners.sac", "replay_capacity=18 there and 25 here",
+                 "checkpoint.replay=false"):  # fmt: skip
+        assert part in outcome.err
+    assert files(run) == before
+    outcome = cli(*other, "checkpoint.replay=false", cwd=tmp_path)
+    assert outcome.code == 0, outcome
+    after = last_checkpoint(run)
+    assert after["progress"]["iteration"] == 3
+    assert "replay" not in after["runner"]
+    # Two control steps of the six went by before the new buffer had its n steps to learn from,
+    # and two more of warm-up; lockstep is one late.
+    assert after["learner"]["updates"] == 2 * (12 - 4) + 2 * (6 - 4)
 
 
 @pytest.mark.slow

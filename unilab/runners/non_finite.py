@@ -120,8 +120,7 @@ class NonFiniteWatch:
     def _advice(self, report: Mapping[str, Any]) -> str:
         """What to try. Rewards first: they are what most often is at fault and is not the rate."""
         learner = self._config.learner
-        reward = report["tensors"].get("data.reward", {"min": 0.0, "max": 0.0})
-        most = max(abs(reward["min"] or 0.0), abs(reward["max"] or 0.0))
+        most = _magnitude(report["tensors"].get("data.reward", {"min": 0.0, "max": 0.0}))
         if most > HUGE_REWARD:
             terms = ", ".join(self._config.rewards)
             return f"Rewards reach {most:.1e}: lower the weights of the terms ({terms})"
@@ -208,7 +207,7 @@ def _bad_metrics(log: Mapping[str, float]) -> dict[str, str]:
 
 
 def _magnitude(row: Mapping[str, Any]) -> float:
-    return max(abs(row["min"] or 0.0), abs(row["max"] or 0.0))
+    return max(abs(float(row[end] or 0.0)) for end in ("min", "max"))
 
 
 def _tensors(value: Any, path: str = "") -> list[tuple[str, Tensor]]:

@@ -119,7 +119,6 @@ def resume(run_dir: Path, overrides: list[str]) -> int:
     """
     before = load_resolved(run_dir / CONFIG_FILE).config
     config = load_resolved(run_dir / CONFIG_FILE, overrides).config
-    _check_resumable(before, config)
     progress, checkpoint = Progress(), None
     if list_checkpoints(run_dir):
         path = find_checkpoint(run_dir)
@@ -132,6 +131,7 @@ def resume(run_dir: Path, overrides: list[str]) -> int:
             f"{progress.wall_s:.0f} s; train.iterations={config.train.iterations}, "
             f"train.max_time_s={config.train.max_time_s}; give a larger one to go on"
         )
+    _check_resumable(before, config)
     parts = _build(config)
     with closing(parts.pipeline):
         if checkpoint is not None:
@@ -168,8 +168,6 @@ def _build(config: RunConfig) -> _Parts:
 def _check_resumable(before: RunConfig, config: RunConfig) -> None:
     """Refuse overrides that would make another run of it."""
     for key, old, new in (
-        ("task", before.task, config.task),
-        ("learner", before.learner, config.learner),
         ("seed", before.seed, config.seed),
         ("physics.num_envs", before.physics.num_envs, config.physics.num_envs),
         ("physics.model", before.physics.model, config.physics.model),
