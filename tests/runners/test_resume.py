@@ -52,7 +52,7 @@ def kill_after(cwd: Path, iteration: int, wait_s: float, *arguments: str) -> boo
     Returns whether it was still there to be killed.
     """
     process = Process(*arguments, cwd=cwd)
-    process.wait_for_iteration(iteration)
+    process.wait_for_iteration(iteration, 300.0)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.popen.wait(wait_s)
     return kill(process)
@@ -61,7 +61,7 @@ def kill_after(cwd: Path, iteration: int, wait_s: float, *arguments: str) -> boo
 def kill_in_a_write(cwd: Path, iteration: int, *arguments: str) -> bool:
     """As `kill_after`, but in the midst of writing the next checkpoint."""
     process = Process(*arguments, cwd=cwd)
-    process.wait_for_iteration(iteration)
+    process.wait_for_iteration(iteration, 300.0)
     folder = only_run(cwd) / "checkpoints"
     while process.popen.poll() is None and not list(folder.glob("*.partial")):
         pass  # a write takes a few ms
@@ -263,9 +263,10 @@ def test_a_replay_of_other_sizes_is_refused_and_can_be_left_out(tmp_path):
 def test_killed_again_and_again_equals_uninterrupted(folders, learner):
     """Five kills: at random moments, and in the midst of writing a checkpoint."""
     whole, killed = folders
+    steps = 30 if learner in ("ppo", "appo") else 10  # iterations of some 0.1 s
     options = (
         *("train.iterations=60", "checkpoint.every=2", "physics.num_envs=64"),
-        *(*LEARNERS[learner], f"learners.{learner}.num_steps=30", "log.tensorboard=false"),
+        *(*LEARNERS[learner], f"learners.{learner}.num_steps={steps}", "log.tensorboard=false"),
     )
     expected = train(whole, *options)
     chance = random.SystemRandom()
