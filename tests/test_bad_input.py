@@ -45,6 +45,12 @@ ROBOTS = {
     "unknown_attribute.xml": ROBOT.replace('name="hinge"', 'name="hinge" frobnicate="1"'),
 }
 
+# Where `{sac}` stands in an override: a small one, of 800 transitions.
+SAC = (
+    "learner=sac learners.sac.num_steps=10 learners.sac.replay_capacity=100 "
+    "learners.sac.batch_size=16 learners.sac.warmup_steps=4 learners.sac.n_steps=1"
+)
+
 # override(s) of `train cartpole` -> what the message must say
 TRAIN = [
     # the robot
@@ -101,6 +107,43 @@ TRAIN = [
     ("evaluation.episodes=2000000000", ("evaluation.episodes", "GiB")),
     ("episode.length_s=0.001", ("episode.length_s", "0.02")),
     ("physics.timestep_s=0", ("physics.timestep_s",)),
+    # replay
+    ("{sac} learners.sac.replay_capacity=2000000000",
+     ("learners.sac.replay_capacity=2000000000", "GiB", "lower replay_capacity to")),
+    ("{sac} learners.sac.batch_size=800001",
+     ("learners.sac.batch_size=800001", "100 * 8 = 800", "lower it to 800")),
+    ("{sac} learners.sac.n_steps=21",
+     ("learners.sac.n_steps=21", "longer than an episode", "20 control steps", "episode.length_s")),
+    ("{sac} learners.sac.n_steps=100", ("replay_capacity=100", "n_steps=100", "replay_capacity >")),
+    ("{sac} learners.sac.warmup_steps=101",
+     ("warmup_steps=101", "replay_capacity=100", "lower warmup_steps or raise")),
+    ("{sac} train.iterations=2 learners.sac.warmup_steps=20",
+     ("train.iterations=2", "20 control steps", "after 21", "lower warmup_steps")),
+    ("{sac} train.iterations=2 learners.sac.n_steps=20", ("train.iterations=2", "n_steps=20")),
+    ("{sac} learners.sac.replay_dtype=fp8", ("learners.sac.replay_dtype", "fp8", "bf16")),
+    ("checkpoint.replay=true", ("checkpoint.replay=true", "learner=ppo", "no replay buffer")),
+    ("learner=appo checkpoint.replay=true", ("checkpoint.replay=true", "learner=appo")),
+    # settings of the off-policy learners
+    ("{sac} learners.sac.precision=fp16", ("learners.sac.precision=fp16", "cpu", "auto, fp32")),
+    ("{sac} learners.sac.precision=fp8", ("learners.sac.precision", "fp8", "bf16")),
+    ("{sac} learners.sac.tau=0", ("learners.sac.tau", "> 0 and <= 1")),
+    ("{sac} learners.sac.tau=1.1", ("learners.sac.tau", "1.1", "<= 1")),
+    ("{sac} learners.sac.v_min=5", ("learners.sac", "v_min is 5", "v_min < v_max")),
+    ("{sac} learners.sac.atoms=1", ("learners.sac.atoms", "1", ">= 2")),
+    ("{sac} learners.sac.gamma=-0.1", ("learners.sac.gamma", "-0.1")),
+    ("{sac} learners.sac.weight_decay=-1", ("learners.sac.weight_decay", "-1", ">= 0")),
+    ("{sac} learners.sac.actor_every=0", ("learners.sac.actor_every", "0", ">= 1")),
+    ("{sac} learners.sac.schedule=fre", ("learners.sac.schedule", "fre", "lockstep")),
+    ("{sac} learners.sac.network=residual learners.sac.critic_hidden=[8,16]",
+     ("network=residual", "critic_hidden", "one width")),
+    ("learner=td3 learners.td3.noise_std_min=0.5", ("noise_std_min", "noise_std_max")),
+    ("learner=flashsac learners.flashsac.gamma=1", ("learners.flashsac.gamma", "< 1")),
+    ("learner=flashsac learners.flashsac.decay_updates=0",
+     ("learners.flashsac.decay_updates", ">= 1")),
+    ("learner=flashsac learners.flashsac.final_learning_rate=1",
+     ("final_learning_rate is 1", "valid: a final one not above it")),
+    ("learner=appo learners.appo.c_bar=2", ("c_bar is 2", "lower c_bar or raise rho_bar")),
+    ("learner=appo learners.appo.slots=9", ("slots is 9", "max_lag + 1")),
     # types and odd values
     ("physics.num_envs=many", ("physics.num_envs", "many")),
     ("physics.num_envs=true", ("physics.num_envs", "true", "integer")),
@@ -160,7 +203,7 @@ def refuse(*arguments: str, cwd: Path) -> str:
 @pytest.mark.parametrize(("words", "parts"), TRAIN, ids=[words for words, _ in TRAIN])
 def test_train_refuses(desk, words, parts):
     head = words if words.startswith("observations.actor={") else None
-    arguments = [head] if head else words.split()
+    arguments = [head] if head else words.replace("{sac}", SAC).split()
     message = refuse("train", "cartpole", *TINY, *arguments, cwd=desk)
     for part in parts:
         assert part in message

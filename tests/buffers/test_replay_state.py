@@ -79,7 +79,7 @@ def test_a_state_of_other_sizes_is_refused_with_both_sizes() -> None:
     with pytest.raises(ConfigError, match="replay_capacity=11 there and 12 here") as error:
         other.load_state_dict(state)
     assert "replay_dtype=fp32 there and bf16 here" in str(error.value)
-    assert "resume without the replay" in str(error.value)
+    assert "checkpoint.replay=false" in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,26 @@ TINY = (
     "device=cpu",
     "seed=7",
 )
+
+
+def _small_replay(learner: str, *more: str) -> tuple[str, ...]:
+    """A learner whose replay of 18 steps is full before its fourth iteration ends."""
+    keys = ("num_steps=6", "batch_size=16", "updates_per_step=2", "replay_capacity=18",
+            "warmup_steps=4", "n_steps=3", "actor_every=2", *more)  # fmt: skip
+    words = tuple(f"learners.{learner}.{key}" for key in keys)
+    return (f"learner={learner}", *words, "checkpoint.replay=true")
+
+
+_NETS = ("actor_hidden=[16]", "critic_hidden=[16]")
+_APPO = ("collection=sync", "num_steps=6", "epochs=2", "minibatches=2", *_NETS)
+# What makes a run of TINY one of another learner, that resumes bit for bit.
+LEARNERS = {
+    "ppo": (),
+    "appo": ("learner=appo", *(f"learners.appo.{key}" for key in _APPO)),
+    "sac": _small_replay("sac", *_NETS),
+    "td3": _small_replay("td3", *_NETS),
+    "flashsac": _small_replay("flashsac", "actor_width=8", "critic_width=8"),
+}
 # Of a line of metrics, what depends on the clock and the process and not on the training.
 CLOCK = ("time_unix_s", "elapsed_s", "system/")  # and every time in ms
 EXIT_DEADLINE_S = 5.0
@@ -160,13 +180,12 @@ def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def assert_same_state(run: Path, other: Path) -> None:
-    """The latest checkpoints agree in every bit of learner, envs and counters."""
+    """The latest checkpoints agree in every bit of learner, envs, counters and replay."""
     contents = [last_checkpoint(run), last_checkpoint(other)]
     for content in contents:
         content["progress"].pop("wall_s")
-    names = [
-        dict(tensors({k: c[k] for k in ("progress", "learner", "pipeline")})) for c in contents
-    ]
+    parts = ("progress", "learner", "pipeline", "runner")
+    names = [dict(tensors({k: c[k] for k in parts})) for c in contents]
     assert names[0].keys() == names[1].keys()
     assert len(names[0]) > 30
     for name, value in names[0].items():

@@ -11,6 +11,7 @@ import pytest
 
 from tests.runners.support import (
     EXIT_DEADLINE_S,
+    LEARNERS,
     TINY,
     Process,
     assert_same_run,
@@ -38,12 +39,17 @@ def assert_quiet_end(process: Process, took_s: float) -> None:
     assert "Traceback" not in outcome.out + outcome.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_ends_soon_and_goes_on_as_if_nothing_had_been(tmp_path, number):
+@pytest.mark.parametrize(
+    ("number", "learner"),
+    [(signal.SIGINT, "ppo"), (signal.SIGTERM, "ppo"), (signal.SIGINT, "sac")],
+)
+def test_an_interrupted_run_ends_soon_and_goes_on_as_if_nothing_had_been(tmp_path, number, learner):
+    """The loop of `sac` ends in the midst of an iteration, and goes on there."""
+    words = (*TINY, *LEARNERS[learner])
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     whole.mkdir()
     stopped.mkdir()
-    process = Process("train", "cartpole", *TINY, "train.iterations=100000", cwd=stopped)
+    process = Process("train", "cartpole", *words, "train.iterations=100000", cwd=stopped)
     process.wait_for_iteration(4)
     took_s = process.end(number)
     assert_quiet_end(process, took_s)
@@ -54,7 +60,7 @@ def test_an_interrupted_run_ends_soon_and_goes_on_as_if_nothing_had_been(tmp_pat
     assert len(metrics(run)) == iteration
     total = f"train.iterations={iteration + 3}"
     assert cli("train", "--resume", "latest", total, cwd=stopped).code == 0
-    assert_same_run(train(whole, total), run)
+    assert_same_run(train(whole, *LEARNERS[learner], total), run)
 
 
 def test_a_long_first_iteration_is_cut_short_and_done_again(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 
 from tests.runners.support import TINY, Process, only_run
 from tests.runners.test_checkpoint import Parts
+from tests.runners.test_off_policy import make_run, ticks
 from unilab.runners.on_policy import set_first
 
 # Resident memory may grow by this much in 1,000 iterations.
@@ -30,6 +31,20 @@ def test_iterations_leave_no_objects_threads_or_files_behind():
         handles = psutil.Process().num_fds()
         counts.append((len(gc.get_objects()), threading.active_count(), handles))
     parts.pipeline.close()
+    assert counts[1][0] <= counts[0][0] + 20
+    assert counts[1][1:] == counts[0][1:]
+
+
+def test_ticks_leave_no_objects_threads_or_files_behind(tmp_path):
+    run = make_run(tmp_path)
+    ticks(run, 50)  # the replay is over its seam
+    counts = []
+    for _ in range(2):
+        ticks(run, 30)
+        gc.collect()
+        handles = psutil.Process().num_fds()
+        counts.append((len(gc.get_objects()), threading.active_count(), handles))
+    run.pipeline.close()
     assert counts[1][0] <= counts[0][0] + 20
     assert counts[1][1:] == counts[0][1:]
 

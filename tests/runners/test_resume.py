@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import random
 import signal
 import subprocess
@@ -12,6 +14,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.runners.support import (
+    LEARNERS,
     TINY,
     Process,
     assert_same_run,
@@ -43,15 +46,31 @@ def resume(cwd: Path, *overrides: str) -> None:
     assert outcome.code == 0, outcome
 
 
-def kill_after(cwd: Path, iteration: int, wait_s: float, *arguments: str) -> None:
-    """Start a command, and kill -9 it some time after it has written an iteration down."""
+def kill_after(cwd: Path, iteration: int, wait_s: float, *arguments: str) -> bool:
+    """Start a command, and kill -9 it some time after it has written an iteration down.
+
+    Returns whether it was still there to be killed.
+    """
     process = Process(*arguments, cwd=cwd)
-    process.wait_for_iteration(iteration)
-    try:
+    process.wait_for_iteration(iteration, 300.0)
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.popen.wait(wait_s)
-    except subprocess.TimeoutExpired:
-        process.popen.send_signal(signal.SIGKILL)
-        process.popen.wait()
+    return kill(process)
+
+
+def kill_in_a_write(cwd: Path, iteration: int, *arguments: str) -> bool:
+    """As `kill_after`, but in the midst of writing the next checkpoint."""
+    process = Process(*arguments, cwd=cwd)
+    process.wait_for_iteration(iteration, 300.0)
+    folder = only_run(cwd) / "checkpoints"
+    while process.popen.poll() is None and not list(folder.glob("*.partial")):
+        pass  # a write takes a few ms
+    return kill(process)
+
+
+def kill(process: Process) -> bool:
+    process.popen.send_signal(signal.SIGKILL)
+    return process.popen.wait() == -signal.SIGKILL
 
 
 @pytest.fixture
@@ -181,6 +200,20 @@ def test_a_reward_term_can_be_taken_out_at_a_resume(tmp_path):
     assert "reward/effort" not in metrics(run)[-1]
 
 
+@pytest.mark.parametrize("learner", [name for name in LEARNERS if name != "ppo"])
+def test_every_learner_in_two_parts_equals_it_in_one(folders, learner):
+    """With a replay that is over its seam in the first part, and again in the second."""
+    small = (*LEARNERS[learner], "log.tensorboard=false", "checkpoint.every=4")
+    expected = train(folders[0], *small, "train.iterations=8")
+    run = train(folders[1], *small, "train.iterations=4")
+    resume(folders[1], "train.iterations=8")
+    assert_same_run(expected, run)
+    updates = last_checkpoint(run)["learner"]["iteration" if learner == "appo" else "updates"]
+    assert updates == (8 if learner == "appo" else 2 * (48 - 4))
+    setup = json.loads((run / "stages.json").read_text())["setup"]
+    assert setup["update_flops"] > 0
+
+
 @pytest.mark.parametrize(
     ("override", "parts"),
     [
@@ -190,6 +223,7 @@ def test_a_reward_term_can_be_taken_out_at_a_resume(tmp_path):
         ("learners.ppo.actor_hidden=[8]", ("actor", "shape")),
         ("train.iterations=4", ("is complete", "train.iterations")),
         ("task=go1_walk", ("task",)),
+        ("learner=sac", ("learner=sac", "learner=ppo", "new run")),
     ],
 )
 def test_what_would_make_another_run_is_refused_and_nothing_is_changed(
@@ -204,19 +238,49 @@ def test_what_would_make_another_run_is_refused_and_nothing_is_changed(
     assert files(trained) == before
 
 
+def test_a_replay_of_other_sizes_is_refused_and_can_be_left_out(tmp_path):
+    run = train(tmp_path, *LEARNERS["sac"], "train.iterations=2", "log.tensorboard=false")
+    before = files(run)
+    other = ("train", "--resume", "latest", "train.iterations=3", "learners.sac.replay_capacity=25")
+    outcome = cli(*other, cwd=tmp_path)
+    assert outcome.code == 2, outcome
+    for part in ("error: learners.sac", "replay_capacity=18 there and 25 here",
+                 "checkpoint.replay=false"):  # fmt: skip
+        assert part in outcome.err
+    assert files(run) == before
+    outcome = cli(*other, "checkpoint.replay=false", cwd=tmp_path)
+    assert outcome.code == 0, outcome
+    after = last_checkpoint(run)
+    assert after["progress"]["iteration"] == 3
+    assert "replay" not in after["runner"]
+    # Two control steps of the six went by before the new buffer had its n steps to learn from,
+    # and two more of warm-up; lockstep is one late.
+    assert after["learner"]["updates"] == 2 * (12 - 4) + 2 * (6 - 4)
+
+
 @pytest.mark.slow
-def test_killed_again_and_again_equals_uninterrupted(folders):
+@pytest.mark.parametrize("learner", list(LEARNERS))
+def test_killed_again_and_again_equals_uninterrupted(folders, learner):
+    """Five kills: at random moments, and in the midst of writing a checkpoint."""
     whole, killed = folders
-    options = ("train.iterations=40", "checkpoint.every=2", "physics.num_envs=256")
+    steps = 30 if learner in ("ppo", "appo") else 10  # iterations of some 0.1 s
+    options = (
+        *("train.iterations=60", "checkpoint.every=2", "physics.num_envs=64"),
+        *(*LEARNERS[learner], f"learners.{learner}.num_steps={steps}", "log.tensorboard=false"),
+    )
     expected = train(whole, *options)
     chance = random.SystemRandom()
     arguments: tuple[str, ...] = ("train", "cartpole", *TINY, *options)
-    for iteration in (6, 14, 20, 27, 33):
-        kill_after(killed, iteration, chance.uniform(0.0, 0.3), *arguments)
+    kills = 0
+    for count, iteration in enumerate((6, 15, 24, 33, 42)):
+        if count % 2:
+            kills += kill_in_a_write(killed, iteration, *arguments)
+        else:
+            kills += kill_after(killed, iteration, chance.uniform(0.0, 0.3), *arguments)
         arguments = ("train", "--resume", "latest")
     run = only_run(killed)
-    if len(metrics(run)) < 40:
-        resume(killed)
+    assert kills == 5, "it was killed too late to tell anything"
+    resume(killed)
     assert_same_run(expected, run)
 
 

@@ -253,17 +253,7 @@ class Replay:
         Raises:
           ConfigError: it is that of a buffer of other sizes.
         """
-        here, there = self._layout(), dict(state["layout"])
-        if here != there:
-            different = ", ".join(
-                f"{key}={there.get(key)} there and {here[key]} here"
-                for key in here
-                if here[key] != there.get(key)
-            )
-            raise ConfigError(
-                f"learners.{self.spec.learner}: the checkpoint's replay has {different}; give this "
-                "run the same sizes, or resume without the replay"
-            )
+        self.check_state(state)
         with self._lock:
             for target, name in (
                 (self._rows, "rows"), (self._finals, "finals"), (self._tails, "tails")
@@ -273,6 +263,21 @@ class Replay:
             self.committed, self._written = int(state["committed"]), int(state["written"])
             self._appended = 0
             self._publish()
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise ConfigError where a state is that of a buffer of other sizes. Changes nothing."""
+        here, there = self._layout(), dict(state["layout"])
+        if here != there:
+            different = ", ".join(
+                f"{key}={there.get(key)} there and {here[key]} here"
+                for key in here
+                if here[key] != there.get(key)
+            )
+            raise ConfigError(
+                f"learners.{self.spec.learner}: the checkpoint's replay has {different}; give this "
+                "run the same sizes, or leave the replay out, to be filled anew: "
+                "checkpoint.replay=false"
+            )
 
     def _layout(self) -> dict[str, Any]:
         """What two buffers must have in common for one to take up the other's state."""

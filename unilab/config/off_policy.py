@@ -84,7 +84,19 @@ class ReplayConfig(Section):
                 f"replay_capacity={self.replay_capacity} holds no transition over n_steps="
                 f"{self.n_steps}; valid: replay_capacity > n_steps"
             )
+        if self.replay_capacity < self.warmup_steps:
+            raise ValueError(
+                f"warmup_steps={self.warmup_steps} is more than the replay keeps of an env, "
+                f"replay_capacity={self.replay_capacity}: the first steps would be forgotten "
+                "before learning starts; lower warmup_steps or raise replay_capacity"
+            )
         return self
+
+    @property
+    def first_learning_step(self) -> int:
+        """Control steps of each env before the first update."""
+        late = 1 if self.schedule == "lockstep" else 0
+        return max(self.warmup_steps, self.n_steps) + late
 
 
 class OffPolicyConfig(ReplayConfig):

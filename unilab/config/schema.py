@@ -20,6 +20,7 @@ from unilab.config.base import (
     Thresholds,
 )
 from unilab.config.learners import LearnersConfig
+from unilab.config.off_policy import ReplayConfig
 from unilab.config.ppo import PPOConfig
 from unilab.config.randomization import RandomizationConfig
 from unilab.config.terrain import TerrainConfig
@@ -308,6 +309,14 @@ class RunConfig(Section):
                 f"physics.num_envs * learners.ppo.num_steps = {num_envs} * {num_steps} = "
                 f"{num_envs * num_steps}; lower minibatches or raise one of the others"
             )
+        learner = getattr(self.learners, self.learner)
+        if isinstance(learner, ReplayConfig):
+            self._check_warm_up(learner)
+        elif self.checkpoint.replay:
+            raise ValueError(
+                f"checkpoint.replay=true, but learner={self.learner} has no replay buffer; leave "
+                "it out, or choose learner=sac, td3 or flashsac"
+            )
         for name in ("groups", "shards"):
             count = getattr(self.runtime, name)
             if count != "auto" and count > num_envs:
@@ -316,6 +325,17 @@ class RunConfig(Section):
                     f"{num_envs}, or auto"
                 )
         return self
+
+    def _check_warm_up(self, learner: ReplayConfig) -> None:
+        """Refuse a run that is over before it has learnt anything."""
+        where, steps = f"learners.{self.learner}", self.train.iterations * learner.num_steps
+        if steps < learner.first_learning_step:
+            raise ValueError(
+                f"train.iterations={self.train.iterations} with {where}.num_steps="
+                f"{learner.num_steps} is {steps} control steps; learning starts after "
+                f"{learner.first_learning_step}, with {where}.warmup_steps={learner.warmup_steps} "
+                f"and n_steps={learner.n_steps}; raise train.iterations or lower warmup_steps"
+            )
 
     @model_validator(mode="after")
     def _check_times(self) -> Self:

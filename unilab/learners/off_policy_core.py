@@ -246,6 +246,9 @@ class OffPolicyCore(ABC):
           ConfigError: the state is of other sizes or of another kind of network.
         """
         restore(self._tensors(), state)
+        for members in self._tensors().values():
+            if "learning_rate" in members:  # it is the config's, which a resume may change
+                members["learning_rate"].fill_(self.config.learning_rate)
         self.seed, self.updates = int(state["seed"]), int(state["updates"])
         restore_stream(self.generator, state["generator"], self.seed + self.updates)
         self.obs_normalizer.refresh()

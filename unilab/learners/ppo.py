@@ -348,7 +348,8 @@ class PPO:
           ConfigError: the state is of other sizes or of another kind of network.
         """
         restore(self._tensors(), state)
-        self.learning_rate.copy_(state["learning_rate"])
+        if self.config.schedule == "adaptive":  # else it is the config's, which a resume may change
+            self.learning_rate.copy_(state["learning_rate"])
         self.seed, self.iteration = int(state["seed"]), int(state["iteration"])
         restore_stream(self.generator, state["generator"], self.seed + self.iteration)
         self._refresh()

@@ -99,7 +99,7 @@ def save(run_dir: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     path = checkpoint_path(run_dir, progress.iteration)
     partial = path.with_name(path.name + ".partial")
     try:
-        _write(partial, content)
+        write_file(partial, content)
         if best:  # first, so that no kill leaves a latest checkpoint that tells of a best too many
             _link(partial, best_path(run_dir))
         os.replace(partial, path)
@@ -161,7 +161,8 @@ def check_same_task(checkpoint: Checkpoint, config: RunConfig, path: Path) -> No
             )
 
 
-def _write(path: Path, content: Mapping[str, Any]) -> None:
+def write_file(path: Path, content: Mapping[str, Any]) -> None:
+    """Write tensors and plain values, on the disk when it returns. Raises OSError."""
     # By way of memory: on a full disk torch's own writer hides the cause.
     buffer = io.BytesIO()
     torch.save(content, buffer)

@@ -21,14 +21,15 @@ from unilab.config.appo import APPOConfig
 from unilab.learners.acting import GaussianSampler
 from unilab.learners.appo import APPO
 from unilab.runners.interrupt import Interrupt
+from unilab.runners.non_finite import NON_FINITE, NonFiniteWatch
 from unilab.runners.on_policy import (
     OnPolicyRun,
     collect,
-    count_bad,
     is_complete,
     read_log,
     save,
     set_first,
+    tensors,
 )
 from unilab.runtime.free_running import FreeRunning
 from unilab.runtime.timers import Timers
@@ -61,7 +62,8 @@ def run_free(run: FreeRun, interrupt: Interrupt) -> None:
     config, progress, timers = run.pipeline.built.config, run.progress, run.timers
     learner, settings = cast(APPO, run.learner), config.learners.appo
     begin = perf_counter() - progress.wall_s
-    bad_iterations, saved_at = 0, progress.iteration
+    watch, saved_at = NonFiniteWatch(run.run_dir, config), progress.iteration
+    metrics: dict[str, Tensor] = {}
     timers.take()
     run.pipeline.timers.take()
     with _running(run, learner, settings) as running:
@@ -72,21 +74,25 @@ def run_free(run: FreeRun, interrupt: Interrupt) -> None:
                 with timers.span("learn", busy="learner"):
                     metrics = learner.update(slot.payload)
                     running.publish(learner.publish)
-            progress.iteration += 1
-            progress.env_steps += run.rollout.num_steps * run.pipeline.num_envs
-            progress.wall_s = perf_counter() - begin
-            with timers.span("log"):
-                if is_complete(config.train, progress) or (
-                    progress.iteration % config.log.every == 0
-                ):
-                    log = {**read_log(run, metrics), **running.handover.take_metrics()}
-                    bad_iterations = count_bad(log, bad_iterations)
-                    run.recorder.write(progress.iteration, log, _take_times(run))
-            if progress.iteration % config.checkpoint.every == 0:
+                progress.iteration += 1
+                progress.env_steps += run.rollout.num_steps * run.pipeline.num_envs
+                progress.wall_s = perf_counter() - begin
+                with timers.span("log"):
+                    if is_complete(config.train, progress) or (
+                        progress.iteration % config.log.every == 0
+                    ):
+                        log = {**read_log(run, metrics), **running.handover.take_metrics()}
+                        run.recorder.write(progress.iteration, log, _take_times(run))
+                        learned = tensors(slot.payload)
+                        watch.check(progress.iteration, log, learner.state_dict, learned)
+            if progress.iteration % config.checkpoint.every == 0 and watch.trusts(
+                metrics[NON_FINITE]
+            ):
                 with timers.span("checkpoint"), running.paused():
                     save(run)
                 saved_at = progress.iteration
         if saved_at < progress.iteration:
+            watch.check_end(progress.iteration, metrics, learner.state_dict, {})
             with running.paused():
                 save(run)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -33,7 +33,8 @@ from unilab.record import Recorder
 from unilab.runners import checkpoint as checkpoints
 from unilab.runners.checkpoint import Checkpoint, Progress
 from unilab.runners.interrupt import Interrupt
-from unilab.runners.on_policy import count_bad, is_complete, smooth_score
+from unilab.runners.non_finite import NON_FINITE, NonFiniteWatch
+from unilab.runners.on_policy import is_complete, smooth_score
 from unilab.runtime.pipeline import Pipeline, Transitions
 from unilab.runtime.thread_names import COLLECTOR
 from unilab.runtime.timers import Timers
@@ -49,6 +50,8 @@ class OffPolicyRun:
       timers: of the main line; the pipeline's own are those of the collecting side.
       cycle: the learner's cycle, as it is or recorded.
       ticks: done in the iteration that goes on.
+      refused: () updates refused since the last row of the log.
+      learned: the batch of the last update, by name.
     """
 
     run_dir: Path
@@ -62,11 +65,16 @@ class OffPolicyRun:
     timers: Timers
     cycle: Cycle
     ticks: int = 0
+    refused: Tensor | float = 0.0
+    learned: dict[str, Tensor] = field(default_factory=dict)
 
     def checkpoint(self) -> Checkpoint:
         """Take a checkpoint; no step may be in flight."""
         config = self.pipeline.built.config
-        runner: dict[str, Any] = {"sampler": self.sampler.get_state(), "ticks": self.ticks}
+        runner: dict[str, Any] = {
+            "sampler": self.sampler.get_state(), "ticks": self.ticks,
+            "refused": float(self.refused),
+        }  # fmt: skip
         if config.checkpoint.replay:
             runner["replay"] = self.replay.state_dict()
         return Checkpoint(
@@ -77,14 +85,14 @@ class OffPolicyRun:
     def restore(self, runner: Mapping[str, Any]) -> None:
         """Take up what `checkpoint` put beside the learner and the pipeline.
 
-        Without a saved buffer an empty one goes on with what the envs show now; learning waits
-        until it has its first steps.
+        Without a saved buffer, or with checkpoint.replay off, an empty one goes on with what the
+        envs show now; learning waits until it has its first steps.
         """
         if "ticks" in runner:
-            self.ticks = int(runner["ticks"])
+            self.ticks, self.refused = int(runner["ticks"]), float(runner.get("refused", 0.0))
             if self.sampler.device.type == "cpu":
                 self.sampler.set_state(runner["sampler"].cpu())
-        if "replay" in runner:
+        if "replay" in runner and self.pipeline.built.config.checkpoint.replay:
             self.replay.load_state_dict(runner["replay"])
         else:
             self.show_first()
@@ -106,7 +114,7 @@ def run_off_policy(run: OffPolicyRun, interrupt: Interrupt) -> None:
     """
     config, progress, num_steps = run.pipeline.built.config, run.progress, run.settings.num_steps
     begin = perf_counter() - progress.wall_s
-    bad_iterations, saved_at = 0, progress.iteration
+    watch, saved_at = NonFiniteWatch(run.run_dir, config), progress.iteration
     run.timers.take()
     run.pipeline.timers.take()
     metrics: dict[str, Tensor] = {}
@@ -125,13 +133,14 @@ def run_off_policy(run: OffPolicyRun, interrupt: Interrupt) -> None:
                     progress.iteration % config.log.every == 0
                 ):
                     log = _read_log(run, metrics)
-                    bad_iterations = count_bad(log, bad_iterations)
                     run.recorder.write(progress.iteration, log, _take_times(run))
-            if progress.iteration % config.checkpoint.every == 0:
+                    watch.check(progress.iteration, log, run.learner.state_dict, run.learned)
+            if progress.iteration % config.checkpoint.every == 0 and watch.trusts(run.refused):
                 with run.timers.span("checkpoint"):
                     save(run)
                 saved_at = progress.iteration
     if saved_at < progress.iteration or run.ticks:
+        watch.check_end(progress.iteration, metrics, run.learner.state_dict, run.learned)
         save(run)
 
 
@@ -181,7 +190,11 @@ def _learn(run: OffPolicyRun) -> dict[str, Tensor] | None:
         return None
     with run.timers.span("learn", busy="learner"):
         count = run.learner.updates_per_step * run.learner.batch_size
-        return run.cycle(run.replay.sample(count, run.sampler))
+        batch = run.replay.sample(count, run.sampler)
+        metrics = run.cycle(batch)
+        run.learned = batch._asdict()
+        run.refused = run.refused + metrics.get(NON_FINITE, 0.0)
+        return metrics
 
 
 def _keep(run: OffPolicyRun, step: Transitions) -> None:
@@ -257,6 +270,7 @@ def _read_log(run: OffPolicyRun, metrics: dict[str, Tensor]) -> dict[str, float]
     """Read the envs' statistics and, once, the learner's metrics from its device."""
     log = run.pipeline.take_log()
     log.update({name: float(value) for name, value in metrics.items()})
+    log[NON_FINITE], run.refused = float(run.refused), 0.0
     smooth_score(run.progress, log)
     log["counter/env_steps"] = float(run.progress.env_steps)
     log["replay/transitions"] = float(run.replay.filled * run.pipeline.num_envs)

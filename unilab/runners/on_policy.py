@@ -14,17 +14,16 @@ from torch import Tensor
 
 from unilab.buffers.rollout import Rollout
 from unilab.config.schema import TrainConfig
-from unilab.errors import UnilabError
 from unilab.learners.base import ActOutput, Learner
 from unilab.record import Recorder
 from unilab.runners import checkpoint as checkpoints
 from unilab.runners.checkpoint import Checkpoint, Progress
 from unilab.runners.interrupt import Interrupt
+from unilab.runners.non_finite import NON_FINITE, NonFiniteWatch
 from unilab.runtime.pipeline import Pipeline, Transitions
 from unilab.runtime.timers import Timers
 
 SCORE_MEMORY = 0.9  # weight of the past in the smoothed return that "best" is judged by
-MAX_BAD_ITERATIONS = 3  # this many iterations in a row with non-finite actions or updates: stop
 
 
 @dataclass
@@ -56,7 +55,8 @@ class OnPolicyRun:
 def run_on_policy(run: OnPolicyRun, interrupt: Interrupt) -> None:
     """Train until the last iteration, the time limit, or an interrupt.
 
-    A checkpoint is written every `checkpoint.every` iterations and at the end, whatever the end is.
+    A checkpoint is written every `checkpoint.every` iterations and at the end, whatever the end is,
+    but never of a state that numbers which are not finite have come from.
 
     Args:
       run: all parts; its progress goes on.
@@ -69,11 +69,12 @@ def run_on_policy(run: OnPolicyRun, interrupt: Interrupt) -> None:
     config = run.pipeline.built.config
     progress, timers, plan = run.progress, run.pipeline.timers, run.pipeline.plan
     begin = perf_counter() - progress.wall_s
-    bad_iterations, saved_at = 0, progress.iteration
+    watch, saved_at = NonFiniteWatch(run.run_dir, config), progress.iteration
+    metrics: dict[str, Tensor] = {}
     timers.take()
     while not (is_complete(config.train, progress) or interrupt.requested):
         with timers.span("snapshot"):
-            interrupt.resume_point = run.checkpoint()
+            interrupt.resume_point = run.checkpoint() if watch.is_calm else None
         if plan.overlap:  # the policy then acts beside physics, on what that leaves of the CPUs
             torch.set_num_threads(plan.acting)
         collect(run.pipeline, run.learner.act, run.rollout)
@@ -81,7 +82,6 @@ def run_on_policy(run: OnPolicyRun, interrupt: Interrupt) -> None:
             torch.set_num_threads(plan.learner)
         with timers.span("learn", busy="learner"):
             metrics = run.learner.update(run.rollout)
-            run.rollout.carry_over()
         interrupt.resume_point = None  # from here on the state is that of a finished iteration
         progress.iteration += 1
         progress.env_steps += run.rollout.num_steps * run.pipeline.num_envs
@@ -89,13 +89,16 @@ def run_on_policy(run: OnPolicyRun, interrupt: Interrupt) -> None:
         with timers.span("log"):
             if is_complete(config.train, progress) or progress.iteration % config.log.every == 0:
                 log = read_log(run, metrics)
-                bad_iterations = count_bad(log, bad_iterations)
                 run.recorder.write(progress.iteration, log, timers.take())
-        if progress.iteration % config.checkpoint.every == 0:
+                watch.check(progress.iteration, log, run.learner.state_dict, tensors(run.rollout))
+        if progress.iteration % config.checkpoint.every == 0 and watch.trusts(metrics[NON_FINITE]):
             with timers.span("checkpoint"):
                 save(run)
             saved_at = progress.iteration
+        with timers.span("buffer"):
+            run.rollout.carry_over()
     if saved_at < progress.iteration:
+        watch.check_end(progress.iteration, metrics, run.learner.state_dict, tensors(run.rollout))
         save(run)
 
 
@@ -209,17 +212,6 @@ def _without_bad_actions(output: ActOutput, step: Transitions) -> ActOutput:
     return ActOutput(*(part.index_fill(0, rows, 0.0) for part in output))
 
 
-def count_bad(log: dict[str, float], so_far: int) -> int:
-    """Count iterations in a row with non-finite actions or updates; stop when it goes on."""
-    actions, updates = (
-        log.get("failure/bad_action", 0.0),
-        log.get("learner/non_finite_updates", 0.0),
-    )
-    count = so_far + 1 if actions or updates else 0
-    if count >= MAX_BAD_ITERATIONS:
-        raise UnilabError(
-            f"{count} iterations in a row had numbers that are not finite: {actions:.0f} actions, "
-            f"{updates:.0f} updates skipped in the last one. The last checkpoint is good; resume "
-            "from it with a lower learning_rate of the learner (learners.ppo.learning_rate ...)"
-        )
-    return count
+def tensors(rollout: Rollout) -> dict[str, Tensor]:
+    """The tensors of a rollout, by name."""
+    return {name: value for name, value in vars(rollout).items() if isinstance(value, Tensor)}

@@ -24,11 +24,10 @@ from unilab.config import (
 )
 from unilab.config.appo import APPOConfig
 from unilab.config.off_policy import ReplayConfig
-from unilab.config.ppo import PPOConfig
 from unilab.errors import ConfigError, PhysicsError
 from unilab.learners.base import Learner, LearnerSpec
 from unilab.learners.capture import Capturable, CycleRunner
-from unilab.learners.flops import ppo_update_flops
+from unilab.learners.flops import iteration_flops
 from unilab.learners.off_policy import OffPolicyLearner
 from unilab.plots import learning_curve
 from unilab.record import Recorder
@@ -205,6 +204,8 @@ def _restore(parts: _Parts, checkpoint: Checkpoint, config: RunConfig) -> None:
             f"checkpoint: {error}; go on with the physics.backend that the run was begun with "
             f"(physics.backend={then.physics.backend}, device={then.device}), or start a new run"
         ) from error
+    if parts.replay is not None and "replay" in checkpoint.runner and config.checkpoint.replay:
+        parts.replay.check_state(checkpoint.runner["replay"])
     parts.learner.load_state_dict(checkpoint.learner)
 
 
@@ -299,10 +300,8 @@ def _setup(parts: _Parts) -> dict[str, Any]:
     """What a monitor has to know of a run and cannot see from outside."""
     config, pipeline, device = parts.built.config, parts.pipeline, parts.device
     kernel = parts.built.kernel
-    settings, flops = learner_settings(config), None
-    if isinstance(settings, PPOConfig):
-        sizes = LearnerSpec(kernel.num_obs, kernel.num_critic_obs, pipeline.num_actions)
-        flops = ppo_update_flops(settings, sizes, settings.num_steps * pipeline.num_envs)
+    settings = learner_settings(config)
+    sizes = LearnerSpec(kernel.num_obs, kernel.num_critic_obs, pipeline.num_actions)
     gpu = None
     if device.type == "cuda":
         gpu = str(torch.cuda.get_device_properties(device).uuid)
@@ -315,7 +314,7 @@ def _setup(parts: _Parts) -> dict[str, Any]:
         "device": str(device),
         "gpu_uuid": gpu,
         "plan": asdict(pipeline.plan),
-        "update_flops": flops,
+        "update_flops": iteration_flops(settings, sizes, pipeline.num_envs),
     }
 
 
@@ -345,7 +344,7 @@ def _train_or_save(run: Run, interrupt: Interrupt) -> int:
         saved = list_checkpoints(run.run_dir)
         last = f"the last checkpoint is {saved[-1][1]}" if saved else "there is no checkpoint yet"
         error.add_note(
-            f"training stopped in iteration {run.progress.iteration + 1}; {last}; go on with: "
+            f"training stopped after {run.progress.iteration} iterations; {last}; go on with: "
             f"unilab train --resume {run.run_dir}"
         )
         raise
