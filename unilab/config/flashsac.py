@@ -91,7 +91,7 @@ class FlashSACConfig(ReplayConfig):
         default=0.15,
         gt=0,
         description="The temperature steers the policy's entropy towards that of Gaussian noise "
-        "with this standard deviation, in units of the action.",
+        "with this standard deviation, as a fraction of the action limit.",
     )
     noise_hold: Literal["shared", "per_env"] = Field(
         default="shared",
@@ -110,3 +110,14 @@ class FlashSACConfig(ReplayConfig):
                 f"{self.learning_rate:g}; valid: a final one not above it"
             )
         return self
+
+    @property
+    def layers(self) -> dict[str, tuple[int, ...]]:
+        """Widths of the hidden layers of policy and critic, by the key that sets them."""
+        return {
+            key: (width, *(self.expansion * width, width) * blocks)
+            for key, width, blocks in (
+                ("actor_width", self.actor_width, self.actor_blocks),
+                ("critic_width", self.critic_width, self.critic_blocks),
+            )
+        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -65,6 +66,21 @@ class ReplayConfig(Section):
         description="auto: on a GPU all updates of a step are one recorded graph, where that gives "
         "the same numbers and is not slower; a warning says where it is not used.",
     )
+    action_limit: LimitOrAuto = Field(
+        default="auto",
+        description="Largest |action| the policy can choose. auto = the task's limits joint by "
+        "joint, or 1 where it has none.",
+    )
+    symmetry: Literal["none", "augment"] = Field(
+        default="none",
+        description="augment: learn from the mirror image of each transition too, which doubles "
+        "the work. The task must declare its mirror.",
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        default="auto",
+        description="Number type of the hidden layers. fp32 uses TF32 on a GPU; fp16 scales the "
+        "loss; auto = bf16 on a GPU with large layers and batches, else fp32.",
+    )
     overrides: Overlay = Field(default={}, description=OVERRIDES_TEXT, validate_default=True)
 
     @model_validator(mode="after")
@@ -75,6 +91,11 @@ class ReplayConfig(Section):
                 f"{self.n_steps}; valid: replay_capacity > n_steps"
             )
         return self
+
+    @property
+    @abstractmethod
+    def layers(self) -> dict[str, tuple[int, ...]]:
+        """Widths of the hidden layers of policy and critic, by the key that sets them."""
 
 
 class OffPolicyConfig(ReplayConfig):
@@ -121,23 +142,8 @@ class OffPolicyConfig(ReplayConfig):
         default=20.0,
         description="Highest of them. Discounted returns above it cannot be told apart.",
     )
-    action_limit: LimitOrAuto = Field(
-        default="auto",
-        description="Largest |action| the policy can choose. auto = the task's limits joint by "
-        "joint, or 1 where it has none.",
-    )
     normalize_obs: bool = Field(
         default=True, description="Centre and scale the observations by their running statistics."
-    )
-    symmetry: Literal["none", "augment"] = Field(
-        default="none",
-        description="augment: learn from the mirror image of each transition too, which doubles "
-        "the work. The task must declare its mirror.",
-    )
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        default="auto",
-        description="Number type of the hidden layers. fp32 uses TF32 on a GPU; fp16 scales the "
-        "loss; auto = bf16 on a GPU with large layers and batches, else fp32.",
     )
 
     @model_validator(mode="after")
@@ -154,6 +160,11 @@ class OffPolicyConfig(ReplayConfig):
                     f"{list(widths)}; valid: one width for all, such as [512, 512]"
                 )
         return self
+
+    @property
+    def layers(self) -> dict[str, tuple[int, ...]]:
+        """Widths of the hidden layers of policy and critic, by the key that sets them."""
+        return {"actor_hidden": self.actor_hidden, "critic_hidden": self.critic_hidden}
 
 
 class SACConfig(OffPolicyConfig):

@@ -101,3 +101,8 @@ class PPOConfig(Section):
                 "symmetry=mirror_loss with mirror_coef > 0, or another symmetry with mirror_coef=0"
             )
         return self
+
+    @property
+    def layers(self) -> dict[str, tuple[int, ...]]:
+        """Widths of the hidden layers of policy and critic, by the key that sets them."""
+        return {"actor_hidden": self.actor_hidden, "critic_hidden": self.critic_hidden}
