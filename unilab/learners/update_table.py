@@ -30,7 +30,7 @@ def replace_unknown(batch: Batch, updates: int) -> Batch:
     """Put the first row that counts in the place of each that does not, update by update.
 
     For networks that take statistics of a batch: what is in a row of weight 0 is not known. Weights
-    stay, so the copies have no part in a loss. An update without any row that counts gets its first.
+    stay, so the copies have no part in a loss. An update without one that counts gets its first.
 
     Args:
       batch: U * B transitions, each B after the other those of an update.
