@@ -1,4 +1,4 @@
-"""Every learner on tasks of seconds: it balances a cart-pole, and it bootstraps where a chain is cut.
+"""Every learner on tasks of seconds: a cart-pole, and a chain whose cuts must be bootstrapped from.
 
 `python benchmark/benchmark_learners.py` does the like with the train command, and takes the time.
 """

@@ -45,8 +45,13 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "flashsac": {
         "batch_size": 128, "actor_width": 32, "critic_width": 32, "actor_blocks": 1,
         "critic_blocks": 1, "expansion": 2, "learning_rate": 3e-3, "final_learning_rate": 1e-3,
-        "updates_per_step": 4, "decay_updates": 1200, "tau": 0.1, "atoms": 41, "warmup_steps": 20, "target_std": 0.05,
+        "updates_per_step": 4, "decay_updates": 1200, "tau": 0.1, "atoms": 41,
+        "warmup_steps": 20, "target_std": 0.05,
     },
+}  # fmt: skip
+# Rollouts, or control steps, on the chain and on the cart-pole.
+_LENGTHS = {
+    "ppo": (40, 90), "appo": (40, 90), "sac": (250, 400), "td3": (250, 400), "flashsac": (180, 280),
 }  # fmt: skip
 
 
@@ -56,7 +61,7 @@ def on_chain(name: str, seed: int, *, truncates: bool) -> float:
     learner = _make(name, (1, 1), seed, gamma=CHAIN_GAMMA, **span)
     on_policy = name in ON_POLICY
     env = Chain(128 if on_policy else 32, seed + 1, truncates)
-    _train(name, env, learner, 40 if on_policy else 250, seed)
+    _train(name, env, learner, _LENGTHS[name][0], seed)
     return chain_action(learner)
 
 
@@ -67,7 +72,7 @@ def on_cart_pole(name: str, seed: int) -> tuple[float, float]:
     before = steps_survived(learner)
     on_policy = name in ON_POLICY
     env = CartPole(128 if on_policy else 32, seed + 1)
-    _train(name, env, learner, 90 if on_policy else 400 if name != "flashsac" else 280, seed)
+    _train(name, env, learner, _LENGTHS[name][1], seed)
     return before, steps_survived(learner)
 
 
