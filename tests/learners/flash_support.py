@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.learners.support import ACTION_DIM, CPU, CRITIC_OBS_DIM, OBS_DIM, SPEC
+from tests.learners.off_policy_support import LIMITS, SPEC
+from tests.learners.support import ACTION_DIM, CPU, CRITIC_OBS_DIM, OBS_DIM
 from unilab.config.flashsac import FlashSACConfig
 from unilab.learners.flashsac import FlashSAC
 from unilab.learners.off_policy import Batch
@@ -45,7 +46,7 @@ def random_batch(learner: FlashSAC, seed: int) -> Batch:
     return Batch(
         obs=normal(OBS_DIM),
         critic_obs=normal(CRITIC_OBS_DIM),
-        action=2 * uniform(rows, ACTION_DIM) - 1,
+        action=(2 * uniform(rows, ACTION_DIM) - 1) * torch.tensor(LIMITS, dtype=learner.dtype),
         reward=normal(1)[:, 0],
         discount=0.97 * (uniform(rows) > 0.2).to(learner.dtype),
         next_obs=normal(OBS_DIM),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -11,7 +9,6 @@ from tests.learners.support import CPU
 from tests.learners.test_ppo_learns import (
     GAMMA,
     Env,
-    Machine,
     PointMass,
     best_cost_factor,
     discounted_cost,
@@ -33,9 +30,7 @@ def config(**changes: object) -> APPOConfig:
     return APPOConfig.model_validate(settings | changes)
 
 
-def train(
-    env: Env, learner: APPO, iterations: int, *, lag: int, time_out_is_truncation: bool = True
-) -> None:
+def train(env: Env, learner: APPO, iterations: int, *, lag: int) -> None:
     """Train on rollouts of the policy of `lag` updates before."""
     steps, dim = learner.config.num_steps, env.obs.shape[1]
     policies = [learner.snapshot() for _ in range(lag + 1)]
@@ -59,8 +54,8 @@ def train(
                 mean=out.mean,
                 log_prob=out.log_prob,
                 reward=reward.numpy(),
-                terminated=(never if time_out_is_truncation else time_out).numpy(),
-                truncated=(time_out if time_out_is_truncation else never).numpy(),
+                terminated=never.numpy(),
+                truncated=time_out.numpy(),
                 final_critic_obs=final.numpy(),
                 next_obs=env.obs.numpy(),
                 next_critic_obs=env.obs.numpy(),
@@ -80,14 +75,3 @@ def test_point_mass_comes_within_a_tenth_of_the_optimum(lag: int) -> None:
     print(f"optimum {optimum:.3f}, found {after:.3f}")
     assert optimum * (1 - 1e-4) <= after
     assert optimum / after >= 0.9
-
-
-@pytest.mark.parametrize("truncation", [True, False])
-def test_a_time_limit_hides_a_slow_profit_unless_returns_bootstrap(truncation: bool) -> None:
-    learner = APPO(config(entropy_coef=0.0), LearnerSpec(1, 1, 1), CPU, seed=1)
-    train(Machine(128, seed=2), learner, 40, lag=2, time_out_is_truncation=truncation)
-    mean = learner.act(torch.zeros(1, 1), explore=False).mean.item()
-    std = learner.actor.std.item()
-    share = 0.5 * (1 + math.erf(mean / (std * math.sqrt(2))))  # how often it switches on
-    print(f"switches on with {share:.3f}")
-    assert share > 0.9 if truncation else share < 0.1

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.learners.support import CPU
-from tests.learners.test_ppo_learns import GAMMA, Env, Machine, PointMass, best_cost_factor
+from tests.learners.test_ppo_learns import GAMMA, Env, PointMass, best_cost_factor
 from unilab.config.flashsac import FlashSACConfig
 from unilab.learners.base import LearnerSpec
 from unilab.learners.flashsac import FlashSAC
@@ -63,7 +63,7 @@ class PlainReplay:
         return Batch(obs, obs, action, reward[:, 0], discount[:, 0], after, after, ones)
 
 
-def train(env: Env, learner: FlashSAC, steps: int, *, time_out_is_truncation: bool = True) -> None:
+def train(env: Env, learner: FlashSAC, steps: int) -> None:
     replay = PlainReplay(env, learner.spec.action_dim, steps, seed=3)
     random = torch.Generator().manual_seed(4)
     for t in range(steps):
@@ -71,9 +71,7 @@ def train(env: Env, learner: FlashSAC, steps: int, *, time_out_is_truncation: bo
         if t < 20:
             action = 2 * torch.rand(action.shape, generator=random) - 1
         reward, time_out, final = env.step(REACH * action)
-        never = torch.zeros_like(time_out)
-        ended = never if time_out_is_truncation else time_out
-        replay.add(obs, action, reward, learner.config.gamma * (~ended).float(), final)
+        replay.add(obs, action, reward, torch.full_like(reward, learner.config.gamma), final)
         learner.observe_rewards(reward, time_out)
         if t >= 20:
             learner.cycle(replay.sample(learner.batch_size * learner.updates_per_step))
@@ -88,7 +86,7 @@ def discounted_cost(learner: FlashSAC, start: Tensor) -> Tensor:
     return cost
 
 
-@pytest.mark.slow  # a minute; the time limit below takes seconds
+@pytest.mark.slow  # a minute
 def test_point_mass_comes_within_a_tenth_of_the_optimum() -> None:
     learner = FlashSAC(config(), LearnerSpec(2, 2, 2), CPU, seed=1)
     start = 4 * torch.rand(256, 2, generator=torch.Generator().manual_seed(5)) - 2
@@ -98,13 +96,3 @@ def test_point_mass_comes_within_a_tenth_of_the_optimum() -> None:
     print(f"optimum {optimum:.3f}, found {after:.3f}")
     assert optimum * (1 - 1e-4) <= after
     assert optimum / after >= 0.9
-
-
-@pytest.mark.parametrize("truncation", [True, False])
-def test_a_time_limit_hides_a_slow_profit_unless_targets_bootstrap(truncation: bool) -> None:
-    small = config(actor_width=32, critic_width=32)
-    learner = FlashSAC(small, LearnerSpec(1, 1, 1), CPU, seed=1)
-    train(Machine(32, seed=2), learner, steps=200, time_out_is_truncation=truncation)
-    mean = learner.act(torch.zeros(1, 1), explore=False).mean.item()
-    print(f"action where the machine is off: {mean:.3f}")
-    assert mean > 0.1 if truncation else mean < -0.1

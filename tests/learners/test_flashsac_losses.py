@@ -1,17 +1,11 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
 from tests.learners.support import CPU
 from unilab.learners.distributional import Support
-from unilab.learners.flashsac_losses import (
-    cross_entropy,
-    gaussian_parameters,
-    lowest_head,
-)
+from unilab.learners.flashsac_losses import gaussian_parameters, lowest_head
 
 F64 = torch.float64
 
@@ -63,11 +57,3 @@ def test_of_two_heads_the_lower_is_taken_row_by_row() -> None:
     probs = torch.arange(12, dtype=F64).view(2, 3, 2)
     mean = torch.stack([tensor(0, 5, 1), tensor(1, 4, 2)])
     assert lowest_head(probs, mean).tolist() == [[0, 1], [8, 9], [4, 5]]
-
-
-def test_cross_entropy_by_hand() -> None:
-    logits = torch.stack([tensor(1, 3).log(), tensor(1, 1).log()]).view(2, 1, 2).repeat(1, 2, 1)
-    target = torch.stack([tensor(1, 0), tensor(0.5, 0.5)])
-    first = -0.75 * math.log(0.25) - 0.25 * (0.5 * math.log(0.25) + 0.5 * math.log(0.75))
-    expected = 0.5 * first + 0.5 * math.log(2)
-    assert cross_entropy(logits, target, tensor(0.75, 0.25)).item() == pytest.approx(expected)

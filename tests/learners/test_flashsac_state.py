@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from tests.learners.dispatch import CountOps, NoHostSync
 from tests.learners.flash_support import random_batch, small_config, small_learner
+from tests.learners.off_policy_support import LIMITS, SPEC
 from tests.learners.reach import reachable, same, saved_and_loaded
-from tests.learners.support import CPU, SPEC, tensors_of
+from tests.learners.support import CPU, tensors_of
 from unilab.errors import ConfigError
+from unilab.learners import precision
 from unilab.learners.flashsac import FlashSAC
 
 CRITIC_BUDGET = 420  # eager operations of one update of the critic, views not counted
 ACTOR_BUDGET = 367  # what the published implementation takes
 # Written before it is read, or derived: no part of the state.
-SCRATCH = ("_noted", "grad", "_sums", "_found_inf", "learning_rate", "[lr]")
+SCRATCH = ("_noted", "grad", "_sums", "_averages", "views", "_found_inf", "[lr]", "_table")
+SCRATCH += ("_non_finite", "_scale_metric")
+OPTIONS = [{}, {"symmetry": "augment"}, {"precision": "bf16"}]
 
 
 def used_learner(seed: int = 3, **changes: object) -> FlashSAC:
@@ -36,27 +41,28 @@ def step(learner: FlashSAC, seed: int) -> dict[str, float]:
     return {k: v.item() for k, v in learner.cycle(random_batch(learner, seed)).items()}
 
 
-def test_nothing_waits_for_the_device() -> None:
-    learner = used_learner()
+@pytest.mark.parametrize("changes", OPTIONS, ids=str)
+def test_nothing_waits_for_the_device(changes) -> None:
+    learner = used_learner(**changes)
     batch, obs = random_batch(learner, seed=2), torch.randn(6, 5)
     ended = obs[:, 1] > 1
     with NoHostSync():
         metrics = learner.cycle(batch)
+        learner.random_actions(8)
         learner.act(obs)
         learner.act(obs, explore=False)
         learner.observe_rewards(obs[:, 0], ended)
     assert all(value.shape == () and value.device == CPU for value in metrics.values())
 
 
-def test_updates_stay_within_the_budget_of_operations() -> None:
-    learner = used_learner()
-    batch = random_batch(learner, seed=2)
-    part = type(batch)(*(x[:16] for x in batch))
-    share = part.weight / part.weight.sum()
+@pytest.mark.parametrize("changes", OPTIONS[:2], ids=str)
+def test_updates_stay_within_the_budget_of_operations(changes) -> None:
+    learner = used_learner(**changes)
+    rows = learner._table.rows(0)
     with CountOps() as critic:
-        learner._update_critic(part, share)
+        learner._update_critic(rows)
     with CountOps() as actor:
-        learner._update_actor(part, share)
+        learner._update_actor(rows)
     print(f"operations: critic {len(critic.names)}, actor {len(actor.names)}")
     assert "_fused_adam_" in critic.names
     assert 100 < len(critic.names) <= CRITIC_BUDGET
@@ -80,7 +86,7 @@ def test_a_restored_learner_equals_the_saved_one_in_all_it_can_reach(changes) ->
     here, there = (reachable(x, "flash", ()) for x in (learner, other))
     assert here.keys() == there.keys()
     moved = [key for key in here if not same(here[key], there[key])]
-    for word in ("weights", "norms", "running", "exp_avg", "log_temperature", "target",
+    for word in ("weights", "norms", "running", "exp_avg", "temperature", "target",
                  "generator", "noise.noise", "peak", "returns", "updates", "_done"):  # fmt: skip
         assert any(word in key for key in moved), word
     other.load_state_dict(saved_and_loaded(learner.state_dict()))
@@ -132,16 +138,18 @@ def test_a_bad_number_changes_no_moment_or_statistic_and_is_counted(bad: float, 
     batch.weight.fill_(1)
     getattr(batch, field)[[3, 20]] = bad
     metrics = learner.cycle(batch)
-    expected = {"reward": 2, "critic_obs": 3, "next_obs": 3}[field]
-    if field == "reward" and math.isinf(bad):
-        expected = 0  # it is beyond the range of the distribution, and counts as its end
+    # Each step of the critics, of the policy, and of the temperature where the policy is bad.
+    expected = {"reward": 2, "critic_obs": 3, "next_obs": 4}[field]
     assert metrics["learner/non_finite_updates"].item() == expected
+    assert math.isfinite(metrics["policy/temperature"].item()) == (field == "reward")
     after = tensors_of(learner.state_dict())
     assert all(torch.isfinite(value).all() for value in after.values() if value.is_floating_point())
-    if field != "reward":
-        for key, value in after.items():
-            if key.startswith(("actor", "critic", "optimizer", "temperature")):
-                assert torch.allclose(value, before[key], rtol=0, atol=1e-6), key
+    kept = ["critic", "target", "optimizer_critic"]
+    kept += ["actor", "optimizer_actor"] if field != "reward" else []
+    kept += ["temperature", "optimizer_temperature"] if field == "next_obs" else []
+    for key, value in after.items():
+        if key.startswith(tuple(f"{name}." for name in kept)) and "learning_rate" not in key:
+            assert torch.allclose(value, before[key], rtol=0, atol=1e-6), key
     assert step(learner, 11)["learner/non_finite_updates"] == 0
 
 
@@ -149,12 +157,86 @@ def test_exploring_draws_from_the_policy_it_reports() -> None:
     learner = used_learner()
     obs = torch.randn(4000, 5, generator=torch.Generator().manual_seed(0))
     out = learner.act(obs)
-    assert out.action.abs().max() <= 1
+    assert (out.action.abs() <= torch.tensor(LIMITS)).all()
     calm = learner.act(obs, explore=False)
     assert torch.equal(calm.action, calm.mean)
     assert torch.allclose(calm.action, out.mean)
     assert not torch.allclose(out.action, out.mean)
     assert out.log_prob.shape == (4000,)
+
+
+def test_random_actions_fill_the_limits() -> None:
+    actions, limit = small_learner().random_actions(20_000), torch.tensor(LIMITS)
+    assert torch.allclose(actions.amax(0), limit, rtol=1e-2)
+    assert torch.allclose(actions.amin(0), -limit, rtol=1e-2)
+    assert torch.allclose(actions.std(0), limit / math.sqrt(3), rtol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("auto", LIMITS), (0.7, (0.7, 0.7, 0.7))], ids=["auto", "number"]
+)
+def test_density_is_that_of_the_action_itself(limit, expected) -> None:
+    learner = small_learner(dtype=torch.float64, action_limit=limit)
+    obs = torch.zeros(1, 5, dtype=torch.float64)
+    out, mean = learner.act(obs), learner.act(obs, explore=False).mean
+    # The squash by hand, at the action that was drawn.
+    bound = torch.tensor(expected, dtype=torch.float64)
+    raw = learner.actor(obs, "running")[0, 0]
+    std = torch.exp(-4 + 6 * torch.tanh(raw[3:]))
+    u = torch.atanh(out.action[0] / bound)
+    normal = torch.distributions.Normal(torch.atanh(mean[0] / bound), std)
+    slope = bound * (1 - (out.action[0] / bound).square())
+    assert out.log_prob.item() == pytest.approx((normal.log_prob(u) - slope.log()).sum().item())
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_half_precision_keeps_parameters_statistics_and_results_in_float32_and_learns_alike(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "FP16_DEVICES", ("cpu", "cuda"))
+    full, half = small_learner(), small_learner(precision=name)
+    used: set[torch.dtype] = set()
+    whole = half.critic._linear
+
+    def watched(h: torch.Tensor, i: int) -> torch.Tensor:
+        out = whole(h, i)
+        used.add(out.dtype)
+        return out
+
+    half.critic._linear = watched
+    for seed in (1, 2):
+        batch = random_batch(full, seed)
+        left, right = full.cycle(batch), half.cycle(batch)
+    assert used == {precision.DTYPES[name]}
+    assert right["learner/non_finite_updates"].item() == 0
+    for key in ("loss/critic", "loss/actor", "value/target", "policy/entropy"):
+        assert right[key].dtype == torch.float32
+        assert right[key].item() == pytest.approx(left[key].item(), rel=0.05, abs=0.05), key
+    for key, value in tensors_of(half.state_dict()).items():
+        if value.is_floating_point():
+            assert value.dtype in (torch.float32, torch.float64), key
+    for a, b in zip(full.critic.parameters(), half.critic.parameters(), strict=True):
+        assert (a - b).abs().mean() < 2e-3
+    assert half.act(batch.obs).action.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16", "fp16"])
+def test_large_observations_overflow_nowhere(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "FP16_DEVICES", ("cpu", "cuda"))
+    learner = small_learner(precision=name)
+    batch = random_batch(learner, 1)
+    batch = batch._replace(obs=batch.obs * 1e5, next_obs=batch.next_obs * 1e5)
+    metrics = learner.cycle(batch)
+    assert metrics["learner/non_finite_updates"].item() == 0
+    assert all(torch.isfinite(value) for value in metrics.values())
+
+
+def test_what_device_or_task_lack_is_refused_by_key() -> None:
+    with pytest.raises(ConfigError, match=r"learners\.flashsac\.precision=fp16: device cpu.*bf16"):
+        small_learner(precision="fp16")
+    plain = replace(SPEC, symmetry=None)
+    with pytest.raises(ConfigError, match=r"learners\.flashsac\.symmetry.*no symmetry"):
+        FlashSAC(small_config(symmetry="augment"), plain, CPU, 0)
 
 
 def test_not_exploring_leaves_the_random_stream_and_the_held_noise() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -9,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.learners import flash_support, off_policy_support
 from tests.learners.support import CPU, SPEC, collect, small_config, small_learner
 from unilab.config.appo import APPOConfig
+from unilab.config.base import hidden_layers
 from unilab.config.off_policy import SACConfig, TD3Config
 from unilab.config.schema import PPOConfig
 from unilab.learners.appo import APPO
@@ -17,7 +20,6 @@ from unilab.learners.flops import (
     NetworkFlops,
     flashsac_update_flops,
     iteration_flops,
-    layer_sizes,
     network_flops,
     off_policy_update_flops,
     ppo_update_flops,
@@ -26,8 +28,11 @@ from unilab.learners.networks import NETWORKS
 
 
 def test_a_layer_is_a_multiplication_and_an_addition_a_weight():
-    assert network_flops("mlp", (3, 5, 2)) == NetworkFlops(2 * 3 * 5 + 2 * 5 * 2, 2 * 3 * 5)
-    residual, blocks = network_flops("residual", (3, 7, 7, 5), 4), 2 * (7 * 28 + 28 * 7)
+    assert network_flops(3, 5, 2) == NetworkFlops(2 * 3 * 5 + 2 * 5 * 2, 2 * 3 * 5)
+    residual, blocks = (
+        network_flops(3, *hidden_layers("residual", (7, 7)), 5),
+        2 * (7 * 28 + 28 * 7),
+    )
     assert residual == NetworkFlops(2 * (3 * 7 + blocks + 7 * 5), 2 * 3 * 7)
     assert NetworkFlops(50, 30).training == 50 + (50 - 30) + 50
     assert NetworkFlops(50, 30).steering == 50 + 50
@@ -36,13 +41,13 @@ def test_a_layer_is_a_multiplication_and_an_addition_a_weight():
 
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_layers_are_those_of_the_network(kind):
-    sizes = (3, 8, 8, 2)
-    net = NETWORKS[kind](sizes, "elu", 1.0, torch.Generator(), CPU)
+    net = NETWORKS[kind]((3, 8, 8, 2), "elu", 1.0, torch.Generator(), CPU)
+    sizes = (3, *hidden_layers(kind, (8, 8)), 2)
     matrices = [p for p in net.parameters() if min(p.shape[-2:]) > 1 and p.ndim > 1]
-    assert sum(a * b for a, b in layer_sizes(kind, sizes)) == sum(p.numel() for p in matrices)
+    assert sum(a * b for a, b in pairwise(sizes)) == sum(p.numel() for p in matrices)
     with FlopCounterMode(display=False) as counter:
         net(torch.ones(5, 3))
-    assert counter.get_total_flops() == 5 * network_flops(kind, sizes).forward
+    assert counter.get_total_flops() == 5 * network_flops(*sizes).forward
 
 
 @pytest.mark.parametrize(
@@ -115,8 +120,12 @@ def test_the_count_of_a_cycle_is_that_of_the_products_torch_runs(kind, changes):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"num_critics": 3, "actor_blocks": 1, "critic_blocks": 3}, {"actor_every": 1}],
-    ids=["twins", "other_sizes", "actor_always"],
+    [
+        {},
+        {"num_critics": 3, "actor_blocks": 1, "critic_blocks": 3},
+        {"actor_every": 1, "symmetry": "augment"},
+    ],
+    ids=["twins", "other_sizes", "mirrored"],
 )
 def test_the_count_of_a_flashsac_cycle_is_that_of_the_products_torch_runs(changes):
     learner = flash_support.small_learner(**changes)

@@ -45,7 +45,23 @@ class State:
 
 
 @dataclass
+class Rows:
+    """Those of one update, mirrored where that is asked for. A row of weight 0 is a copy of one
+    that counts, with its own weight."""
+
+    obs: Tensor
+    critic_obs: Tensor
+    action: Tensor
+    reward: Tensor
+    discount: Tensor
+    next_obs: Tensor
+    next_critic_obs: Tensor
+    weight: Tensor
+
+
+@dataclass
 class Settings:
+    limit: Tensor
     v_max: float
     num_atoms: int
     tau: float
@@ -97,13 +113,15 @@ def project(net: Net) -> None:
             bias *= factor
 
 
-def sample(out: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+def sample(out: Tensor, noise: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions, and how dense the policy is there."""
     half = out.shape[1] // 2
     mean, log_std = out[:, :half], -10 + 12 * (torch.tanh(out[:, half:]) + 1) / 2
     normal = torch.distributions.Normal(mean, log_std.exp())
     u = mean + log_std.exp() * noise
-    log_prob = normal.log_prob(u) - torch.log(1 - torch.tanh(u) ** 2)
-    return torch.tanh(u), log_prob.sum(-1)
+    # tanh has the slope 1 / cosh^2, which keeps its digits where tanh is flat.
+    log_prob = normal.log_prob(u) - torch.log(limit) + 2 * torch.log(torch.cosh(u))
+    return limit * torch.tanh(u), log_prob.sum(-1)
 
 
 def adam(parameters: list[Tensor], grads: list[Tensor], moments: Moments, rate: float) -> None:
@@ -136,12 +154,12 @@ def mean_value(logits: Tensor, s: Settings) -> Tensor:
     return (torch.softmax(logits, -1) * atoms).sum(-1)
 
 
-def update_actor(state: State, batch, noise: Tensor, s: Settings) -> dict[str, float]:
+def update_actor(state: State, batch: Rows, noise: Tensor, s: Settings) -> dict[str, float]:
     size, weight = len(batch.obs), batch.weight
     alpha, noted = state.log_alpha.detach().exp(), []
     out = forward(state.actor, torch.cat([batch.obs, batch.next_obs]), True, noted)[:size]
-    action, log_prob = sample(out, noise)
-    x = torch.cat([batch.critic_obs, action], 1)
+    action, log_prob = sample(out, noise, s.limit)
+    x = torch.cat([batch.critic_obs, action / s.limit], 1)
     heads = [mean_value(forward(critic, x, False), s) for critic in state.critics]
     value = torch.stack(heads).min(0).values
     loss = (weight * (alpha * log_prob - value)).sum() / weight.sum()
@@ -156,16 +174,17 @@ def update_actor(state: State, batch, noise: Tensor, s: Settings) -> dict[str, f
     return {"loss": loss.item(), "entropy": entropy.item(), "alpha": alpha.item()}
 
 
-def update_critic(state: State, batch, noise: Tensor, s: Settings) -> dict[str, float]:
+def update_critic(state: State, batch: Rows, noise: Tensor, s: Settings) -> dict[str, float]:
     size, weight = len(batch.obs), batch.weight
     atoms = torch.linspace(-s.v_max, s.v_max, s.num_atoms, dtype=F64)
     with torch.no_grad():
         alpha = state.log_alpha.exp()
-        next_action, log_prob = sample(forward(state.actor, batch.next_obs, False), noise)
+        next_out = forward(state.actor, batch.next_obs, False)
+        next_action, log_prob = sample(next_out, noise, s.limit)
         x = torch.cat(
             [
-                torch.cat([batch.critic_obs, batch.action], 1),
-                torch.cat([batch.next_critic_obs, next_action], 1),
+                torch.cat([batch.critic_obs, batch.action / s.limit], 1),
+                torch.cat([batch.next_critic_obs, next_action / s.limit], 1),
             ]
         )
         logits = [forward(target, x, True)[size:] for target in state.targets]

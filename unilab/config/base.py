@@ -98,6 +98,25 @@ CompileMode = Annotated[
 ]
 
 
+# How much wider a residual block is inside. Source: SimBa, Lee et al. 2025.
+EXPANSION = 4
+
+
+def hidden_layers(
+    network: str, hidden: tuple[int, ...], expansion: int = EXPANSION
+) -> tuple[int, ...]:
+    """Return how many outputs each linear layer of a network has, but for the last.
+
+    Args:
+      network: mlp or residual.
+      hidden: width of each hidden layer or block.
+      expansion: how many times wider a residual block is inside.
+    """
+    if network == "mlp":
+        return hidden
+    return (hidden[0], *(size for width in hidden for size in (expansion * width, width)))
+
+
 def check_widths(network: str, hidden: Mapping[str, tuple[int, ...]]) -> None:
     """Raise ValueError where a residual network is not of one width; `hidden` is by key."""
     for key, widths in hidden.items():

@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from unilab.config.base import hidden_layers
 from unilab.config.off_policy import ReplayConfig
 
 
@@ -91,7 +92,7 @@ class FlashSACConfig(ReplayConfig):
         default=0.15,
         gt=0,
         description="The temperature steers the policy's entropy towards that of Gaussian noise "
-        "with this standard deviation, in units of the action.",
+        "with this standard deviation, as a fraction of the action limit.",
     )
     noise_hold: Literal["shared", "per_env"] = Field(
         default="shared",
@@ -110,3 +111,14 @@ class FlashSACConfig(ReplayConfig):
                 f"{self.learning_rate:g}; valid: a final one not above it"
             )
         return self
+
+    @property
+    def layers(self) -> dict[str, tuple[int, ...]]:
+        """Outputs of each hidden linear layer of policy and critic, by the key that sets them."""
+        return {
+            key: hidden_layers("residual", (width,) * blocks, self.expansion)
+            for key, width, blocks in (
+                ("actor_width", self.actor_width, self.actor_blocks),
+                ("critic_width", self.critic_width, self.critic_blocks),
+            )
+        }

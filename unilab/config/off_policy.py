@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -15,6 +16,7 @@ from unilab.config.base import (
     PrecisionName,
     Section,
     check_widths,
+    hidden_layers,
 )
 
 LimitOrAuto = Annotated[float, Field(gt=0)] | Literal["auto"]
@@ -74,6 +76,17 @@ class ReplayConfig(Section):
         description="auto: on a GPU all updates of a step are one recorded graph, where that gives "
         "the same numbers and is not slower; a warning says where it is not used.",
     )
+    action_limit: LimitOrAuto = Field(
+        default="auto",
+        description="Largest |action| the policy can choose. auto = the task's limits joint by "
+        "joint, or 1 where it has none.",
+    )
+    symmetry: Literal["none", "augment"] = Field(
+        default="none",
+        description="augment: learn from the mirror image of each transition too, which doubles "
+        "the work. The task must declare its mirror.",
+    )
+    precision: PrecisionName = "auto"
     compile: CompileMode = "off"
     overrides: Overlay = Field(default={}, description=OVERRIDES_TEXT, validate_default=True)
 
@@ -97,6 +110,11 @@ class ReplayConfig(Section):
         """Control steps of each env before the first update."""
         late = 1 if self.schedule == "lockstep" else 0
         return max(self.warmup_steps, self.n_steps) + late
+
+    @property
+    @abstractmethod
+    def layers(self) -> dict[str, tuple[int, ...]]:
+        """Outputs of each hidden linear layer of policy and critic, by the key that sets them."""
 
 
 class OffPolicyConfig(ReplayConfig):
@@ -139,20 +157,9 @@ class OffPolicyConfig(ReplayConfig):
         default=20.0,
         description="Highest of them. Discounted returns above it cannot be told apart.",
     )
-    action_limit: LimitOrAuto = Field(
-        default="auto",
-        description="Largest |action| the policy can choose. auto = the task's limits joint by "
-        "joint, or 1 where it has none.",
-    )
     normalize_obs: bool = Field(
         default=True, description="Centre and scale the observations by their running statistics."
     )
-    symmetry: Literal["none", "augment"] = Field(
-        default="none",
-        description="augment: learn from the mirror image of each transition too, which doubles "
-        "the work. The task must declare its mirror.",
-    )
-    precision: PrecisionName = "auto"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -165,6 +172,14 @@ class OffPolicyConfig(ReplayConfig):
             {"actor_hidden": self.actor_hidden, "critic_hidden": self.critic_hidden},
         )
         return self
+
+    @property
+    def layers(self) -> dict[str, tuple[int, ...]]:
+        """Outputs of each hidden linear layer of policy and critic, by the key that sets them."""
+        return {
+            "actor_hidden": hidden_layers(self.network, self.actor_hidden),
+            "critic_hidden": hidden_layers(self.network, self.critic_hidden),
+        }
 
 
 class SACConfig(OffPolicyConfig):

@@ -15,6 +15,7 @@ from unilab.config.base import (
     PrecisionName,
     Section,
     check_widths,
+    hidden_layers,
 )
 
 
@@ -121,3 +122,11 @@ class PPOConfig(Section):
                 "symmetry=mirror_loss with mirror_coef > 0, or another symmetry with mirror_coef=0"
             )
         return self
+
+    @property
+    def layers(self) -> dict[str, tuple[int, ...]]:
+        """Outputs of each hidden linear layer of policy and critic, by the key that sets them."""
+        return {
+            "actor_hidden": hidden_layers(self.network, self.actor_hidden),
+            "critic_hidden": hidden_layers(self.network, self.critic_hidden),
+        }

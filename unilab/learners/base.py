@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -126,6 +126,20 @@ class LearnerSpec:
                 raise ConfigError(
                     f"symmetry: the mirror of {name} has {mirrored} entries, {name} has {size}"
                 )
+
+    def limits(self, choice: float | Literal["auto"]) -> tuple[float, ...]:
+        """The largest |action| of each joint (A,): `choice`; auto = the task's, or 1 without."""
+        if choice != "auto":
+            return (choice,) * self.action_dim
+        return self.action_limit or (1.0,) * self.action_dim
+
+    def check_symmetry(self, block: str, choice: str) -> None:
+        """Raise ConfigError where `choice` of `block` wants a mirror that the task lacks."""
+        if choice != "none" and self.symmetry is None:
+            raise ConfigError(
+                f"{block}.symmetry is '{choice}', but the task declares no symmetry; set it to "
+                "'none' or declare one in the task"
+            )
 
 
 class Policy(Protocol):

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from unilab.config.base import EXPANSION
 from unilab.learners.activations import ACTIVATIONS
 from unilab.learners.precision import Precision
-
-# How much wider a residual block is inside. Source: SimBa, Lee et al. 2025.
-EXPANSION = 4
 
 
 @dataclass(frozen=True)

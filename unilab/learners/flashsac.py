@@ -1,8 +1,8 @@
 """FlashSAC: soft actor-critic with batch-normalised residual networks of unit weights.
 
 Source: arXiv 2604.04539. Differences: a target's discount is gamma to the number of rewards that
-were really summed, rows without a known next observation have no weight, statistics of a batch
-that is not finite are dropped, and nothing waits for the device.
+were really summed, rows without a known next observation have no weight and stay out of the
+statistics, critics see actions as fractions of their limits, and nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -11,51 +11,62 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unilab.config.flashsac import FlashSACConfig
+from unilab.errors import ConfigError
 from unilab.learners.base import ActOutput, LearnerSpec
 from unilab.learners.compiled import Call, compile_networks, example
-from unilab.learners.distributional import Support
-from unilab.learners.flashsac_losses import (
-    cross_entropy,
-    gaussian_parameters,
-    lowest_head,
-)
+from unilab.learners.distributional import Support, cross_entropy
+from unilab.learners.ensemble import SquashedPolicy
+from unilab.learners.flashsac_losses import gaussian_parameters, lowest_head
 from unilab.learners.held_noise import HeldNoise
+from unilab.learners.metric_slots import MetricSlots
+from unilab.learners.normalize import RunningNormalizer
 from unilab.learners.off_policy import Batch
-from unilab.learners.optimizer import FlatParameters, GatedAdam
-from unilab.learners.residual import FoldedNetwork, ResidualEnsemble
+from unilab.learners.off_policy_core import NON_FINITE
+from unilab.learners.optimizer import FlatParameters
+from unilab.learners.precision import choose_precision
+from unilab.learners.residual import ResidualEnsemble
 from unilab.learners.reward_scale import RewardScale
-from unilab.learners.squashed import squash
+from unilab.learners.squashed import Squashed, squash
 from unilab.learners.state import restore, restore_stream, snapshot, stream_state
+from unilab.learners.temperature import Temperature
+from unilab.learners.trained import TrainedModule
+from unilab.learners.update_table import UpdateRows, UpdateTable, replace_unknown
 
-CRITIC_METRICS = ("loss/critic", "critic/value", "learner/grad_norm_critic")
+BETAS = (0.9, 0.999)  # of Adam. Source: FlashSAC.
+CRITIC_METRICS = (
+    "loss/critic",
+    "value/target",
+    "value/edge_fraction",
+    "learner/grad_norm_critic",
+)
 ACTOR_METRICS = (
-    "loss/policy",
+    "loss/actor",
+    "loss/temperature",
     "policy/entropy",
     "policy/temperature",
     "learner/grad_norm_actor",
-    "learner/grad_norm_temperature",
 )
 
 
 class FlashSAC:
     """The FlashSAC learner: acts, learns from replayed batches, saves and restores itself.
 
-    Actions are in (-1, 1). Observations are taken raw: the first batch normalisation of each
-    network centres and scales them. An update whose loss or gradient is not finite changes neither
-    optimiser state nor statistics, and parameters by the rounding of their projection at most; it
-    is counted in `learner/non_finite_updates`.
-
-    Rows of weight 0 have no part in a loss, but their observations are in the batch's statistics.
+    Observations are taken raw: the first batch normalisation of each network centres and scales
+    them. An update whose loss or gradient is not finite changes neither moments nor statistics nor
+    slow copies, and parameters by the rounding of their projection at most; it is counted.
 
     Args:
       config: hyperparameters.
-      spec: sizes.
+      spec: sizes; symmetry and action limits if the task has them.
       device: where everything lives.
       seed: of the initial weights and of all noise.
       dtype: float32; float64 for checks against an oracle.
+
+    Raises:
+      ConfigError: a symmetry that the task does not declare, or a precision the device lacks.
     """
 
     def __init__(
@@ -66,9 +77,16 @@ class FlashSAC:
         seed: int,
         dtype: torch.dtype = torch.float32,
     ) -> None:
+        spec.check_symmetry("learners.flashsac", config.symmetry)
         self.config, self.spec, self.device, self.dtype = config, spec, device, dtype
         self.batch_size, self.updates_per_step = config.batch_size, config.updates_per_step
         self.seed, self.updates = seed, 0  # updates of the critic so far
+        limits = spec.limits(config.action_limit)
+        self.action_limit = torch.tensor(limits, device=device, dtype=dtype)  # (A,)
+        # Densities are per unit of the action, not per fraction of its limit.
+        self._log_limit = self.action_limit.log().sum()  # ()
+        entropy = 0.5 * math.log(2.0 * math.pi * math.e * config.target_std**2)
+        self._target_entropy = spec.action_dim * entropy + sum(math.log(x) for x in limits)
         self._build_networks(torch.Generator().manual_seed(seed))
         self.generator = torch.Generator(device=device).manual_seed(seed)
         self.noise = HeldNoise(
@@ -76,22 +94,39 @@ class FlashSAC:
         )
         self.reward_scale = RewardScale(config.gamma, config.v_max, device, dtype)
         self._support = Support(-config.v_max, config.v_max, config.atoms, device, dtype)
-        self._target_entropy = (
-            0.5 * spec.action_dim * math.log(2.0 * math.pi * math.e * config.target_std**2)
+        self._table = UpdateTable(
+            spec,
+            config.updates_per_step,
+            config.batch_size,
+            config.symmetry == "augment",
+            self.action_limit,
+            device,
+            dtype,
+        )
+        self._raw_obs, self._raw_critic_obs = (
+            RunningNormalizer(dim, enabled=False, device=device, dtype=dtype)
+            for dim in (spec.obs_dim, spec.critic_obs_dim)
         )
         self._done = torch.zeros((), device=device)  # as `updates`, for the learning rate
-        # Sums over the updates of a cycle and, last, how many of them were finite.
-        self._one = torch.ones(1, device=device, dtype=dtype)
-        self._critic_sums = torch.zeros(len(CRITIC_METRICS) + 1, device=device, dtype=dtype)
-        self._actor_sums = torch.zeros(len(ACTOR_METRICS) + 1, device=device, dtype=dtype)
+        self._critic_metrics = MetricSlots(CRITIC_METRICS, device, dtype)
+        self._actor_metrics = MetricSlots(ACTOR_METRICS, device, dtype)
+        self._refused = torch.zeros((), device=device, dtype=dtype)  # in this cycle so far
+        self._non_finite = torch.zeros_like(self._refused)  # in the last cycle
+        self._scale_metric = torch.zeros_like(self._refused)  # of rewards, in the last cycle
 
     def _build_networks(self, init: torch.Generator) -> None:
         config, spec, device = self.config, self.spec, self.device
+        # What the products of a block take: width by expansion * width, for two observations a row.
+        width = math.isqrt(config.expansion * max(config.actor_width, config.critic_width) ** 2)
+        try:
+            precision = choose_precision(config.precision, device, 2 * config.batch_size, width)
+        except ConfigError as error:
+            raise ConfigError(f"learners.flashsac.{error}") from error
 
         def ensemble(members: int, *sizes: int, blocks: int, tracks: bool) -> ResidualEnsemble:
             return ResidualEnsemble(
-                members, *sizes, blocks=blocks, expansion=config.expansion, generator=init,
-                device=device, dtype=self.dtype, tracks=tracks,
+                members, *sizes, blocks=blocks, expansion=config.expansion, precision=precision,
+                generator=init, device=device, dtype=self.dtype, tracks=tracks,
             )  # fmt: skip
 
         actor_sizes = (spec.obs_dim, config.actor_width, 2 * spec.action_dim)
@@ -102,18 +137,20 @@ class FlashSAC:
             ensemble(config.num_critics, *critic_sizes, blocks=config.critic_blocks, tracks=tracks)
             for tracks in (True, False)  # the target is only ever run on a batch's own statistics
         )
-        temperature = torch.tensor([math.log(config.init_temperature)], dtype=torch.float64)
-        self.log_temperature = nn.Parameter(temperature.to(device, self.dtype))  # (1,)
-        self._critic_flat = FlatParameters(self.critic.parameters())
+        self.temperature = Temperature(config.init_temperature, self.action_limit)
+        self._trained_actor, self._trained_critic, self._trained_temperature = (
+            TrainedModule(
+                module, config.learning_rate, BETAS, weight_decay=0.0, half=half
+            )  # gradients are not clipped
+            for module, half in (
+                (self.actor, precision.name == "fp16"),
+                (self.critic, precision.name == "fp16"),
+                (self.temperature, False),
+            )
+        )
         self._target_flat = FlatParameters(self.target.parameters())
-        self._target_flat.vector.data.copy_(self._critic_flat.vector.data)
-        actor_parts = {
-            "actor": FlatParameters(self.actor.parameters()),
-            "temperature": FlatParameters([self.log_temperature]),
-        }
-        rate = config.learning_rate  # gradients are not clipped
-        self._actor_adam = GatedAdam(actor_parts, rate, math.inf, device)
-        self._critic_adam = GatedAdam({"critic": self._critic_flat}, rate, math.inf, device)
+        self._target_flat.vector.data.copy_(self._trained_critic.flat.vector.data)
+        self._tau = torch.tensor(config.tau, device=device, dtype=self.dtype)
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = True) -> ActOutput:
@@ -124,7 +161,7 @@ class FlashSAC:
           explore: add noise; False gives the policy's mean.
 
         Returns:
-          action (N, A) and mean (N, A), both in (-1, 1), and log_prob (N,), freshly allocated.
+          action (N, A) and mean (N, A), within the limits, and log_prob (N,), freshly allocated.
         """
         mean, log_std = gaussian_parameters(self.actor(obs, "running")[0])
         if explore:
@@ -132,7 +169,8 @@ class FlashSAC:
         else:
             noise = torch.zeros_like(mean)
         action, log_prob = squash(mean, log_std, noise)
-        return ActOutput(action, mean.tanh() if explore else action, log_prob)
+        centre = torch.tanh(mean).mul_(self.action_limit)
+        return ActOutput(action.mul_(self.action_limit), centre, log_prob.sub_(self._log_limit))
 
     @property
     def phase(self) -> int:
@@ -141,9 +179,9 @@ class FlashSAC:
 
     @torch.no_grad()
     def random_actions(self, rows: int) -> Tensor:
-        """Uniform actions (rows, A), for the steps before learning starts."""
+        """Uniform actions (rows, A) within the limits, for the steps before learning starts."""
         draw = torch.empty(rows, self.spec.action_dim, device=self.device, dtype=self.dtype)
-        return draw.uniform_(-1.0, 1.0, generator=self.generator)
+        return draw.uniform_(-1.0, 1.0, generator=self.generator).mul_(self.action_limit)
 
     def observe(self, obs: Tensor, critic_obs: Tensor) -> None:
         """Nothing to do: the networks keep statistics of what they learn from."""
@@ -160,15 +198,16 @@ class FlashSAC:
 
     def compile_networks(self) -> bool:
         """Compile what cycles run. As in `OffPolicyCore`."""
-        rows, spec, like = self.batch_size, self.spec, self._critic_sums
+        rows, spec, like = self._table.size, self.spec, self._refused
         obs = example(like, 2 * rows, spec.obs_dim)
         inputs = example(like, 2 * rows, spec.critic_obs_dim + spec.action_dim)
         actor = [Call(obs, ("noted",)), Call(obs[:rows], ("running",), grad=False)]
+        name = self.actor.precision.name
         return compile_networks(
             {
-                "actor": (self.actor, "fp32", actor),
-                "critic": (self.critic, "fp32", [Call(inputs, ("noted",))]),
-                "slow critic": (self.target, "fp32", [Call(inputs, ("batch",), grad=False)]),
+                "actor": (self.actor, name, actor),
+                "critic": (self.critic, name, [Call(inputs, ("noted",))]),
+                "slow critic": (self.target, name, [Call(inputs, ("batch",), grad=False)]),
             }
         )
 
@@ -179,25 +218,34 @@ class FlashSAC:
           batch: U * B transitions.
 
         Returns:
-          Metrics, 0-d on the learner's device: averages over the updates that were finite (NaN if
-          none was). Those of the policy are of the last cycle that updated it.
+          Metrics, 0-d on the learner's device, which the next cycle overwrites. Averages are over
+          the updates that were finite (NaN if none was); those of the policy stay as they are in a
+          cycle without an update of it.
         """
-        size = self.batch_size
-        assert batch.reward.shape[0] == size * self.updates_per_step
+        known = replace_unknown(batch, self.updates_per_step)
+        self._table.fill(known, self._raw_obs, self._raw_critic_obs)
         self._set_learning_rate()
-        self._critic_sums.zero_()
         actor_updates = 0
-        for start in range(0, size * self.updates_per_step, size):
-            part = Batch(*(field[start : start + size] for field in batch))
-            share = part.weight / part.weight.sum().clamp_min(1.0)
+        for update in range(self.updates_per_step):
+            rows = self._table.rows(update)
             if self.updates % self.config.actor_every == 0:
-                if actor_updates == 0:
-                    self._actor_sums.zero_()
                 actor_updates += 1
-                self._update_actor(part, share)
-            self._update_critic(part, share)
+                self._update_actor(rows)
+            self._update_critic(rows)
             self.updates += 1
-        return self._metrics(actor_updates)
+        self._critic_metrics.finish()
+        if actor_updates:
+            self._actor_metrics.finish()
+        self._non_finite.copy_(self._refused)
+        self._refused.zero_()
+        torch.reciprocal(self.reward_scale.inverse, out=self._scale_metric)
+        return {
+            **self._critic_metrics.views,
+            **self._actor_metrics.views,
+            NON_FINITE: self._non_finite,
+            "learner/learning_rate": self._trained_critic.learning_rate,
+            "value/reward_scale": self._scale_metric,
+        }
 
     @torch.no_grad()
     def _set_learning_rate(self) -> None:
@@ -206,100 +254,77 @@ class FlashSAC:
         first, last = config.learning_rate, config.final_learning_rate
         angle = (self._done * (math.pi / config.decay_updates)).clamp_max_(math.pi)
         rate = angle.cos_().add_(1.0).mul_(0.5 * (first - last)).add_(last)
-        self._actor_adam.learning_rate.copy_(rate)
-        self._critic_adam.learning_rate.copy_(rate)
+        for trained in (self._trained_actor, self._trained_critic, self._trained_temperature):
+            trained.learning_rate.copy_(rate)
         self._done.add_(float(self.updates_per_step))
 
-    def _update_actor(self, batch: Batch, share: Tensor) -> None:
-        """One step of the policy and of the temperature.
-
-        Args:
-          batch: B transitions.
-          share: (B,) weights of the rows, that add up to 1.
+    def _sample(self, out: Tensor) -> Squashed:
+        """Actions as fractions of their limits, and their densities in units of the action, of the
+        policy's outputs (M, 2 A).
         """
-        rows = batch.obs.shape[0]
-        alpha = self.log_temperature.detach().exp()
-        both = torch.cat([batch.obs, batch.next_obs])
-        mean, log_std = gaussian_parameters(self.actor(both, "noted")[0, :rows])
-        action, log_prob = squash(mean, log_std, self._draw(rows))
-        logits = self.critic(torch.cat([batch.critic_obs, action], 1), "running")
-        value = self._support.mean(logits.softmax(-1)).amin(0)  # (B,)
-        mean_log_prob = share @ log_prob
-        loss = alpha * mean_log_prob - share @ value  # (1,)
-        adam = self._actor_adam
-        self._differentiate(loss, self.actor)
-        with torch.no_grad():
-            entropy = mean_log_prob.detach().neg()
-            adam.parts["temperature"].grad[:1].copy_(alpha * (entropy - self._target_entropy))
-            metrics = torch.stack([loss.detach()[0], entropy, alpha[0]])
-            finite = self._step(adam, metrics, self._actor_sums)
-        self.actor.commit(finite)
-        self.actor.project()
-
-    def _update_critic(self, batch: Batch, share: Tensor) -> None:
-        """One step of the critics, and of their slow copy. Arguments as in `_update_actor`.
-
-        Both the critics and their copy see the batch's (s, a) and (s', a') together, so that their
-        statistics are of both.
-        """
-        rows = batch.obs.shape[0]
-        with torch.no_grad():
-            mean, log_std = gaussian_parameters(self.actor(batch.next_obs, "running")[0])
-            next_action, log_prob = squash(mean, log_std, self._draw(rows))
-            here = torch.cat([batch.critic_obs, batch.action], 1)
-            both = torch.cat([here, torch.cat([batch.next_critic_obs, next_action], 1)])
-            probs = self.target(both, "batch")[:, rows:].softmax(-1)  # (E, B, K)
-            probs = lowest_head(probs, self._support.mean(probs))
-            bonus = (self.log_temperature.exp() * log_prob).unsqueeze(1)  # (B, 1)
-            soft = self._support.values - bonus  # (B, K)
-            reward = batch.reward * self.reward_scale.inverse
-            values = torch.addcmul(reward.unsqueeze(1), batch.discount.unsqueeze(1), soft)
-            target = self._support.project(probs, values)
-        logits = self.critic(both, "noted")[:, :rows]
-        loss = cross_entropy(logits, target, share)
-        self._differentiate(loss, self.critic)
-        with torch.no_grad():
-            metrics = torch.stack([loss.detach(), share @ self._support.mean(target)])
-            finite = self._step(self._critic_adam, metrics, self._critic_sums)
-        self.critic.commit(finite)
-        self.critic.project()
-        self._target_flat.vector.data.lerp_(self._critic_flat.vector.data, self.config.tau)
+        mean, log_std = gaussian_parameters(out)
+        action, log_prob = squash(mean, log_std, self._draw(mean.shape[0]))
+        return Squashed(action, log_prob - self._log_limit)
 
     def _draw(self, rows: int) -> Tensor:
         """Standard normal noise (rows, A)."""
         noise = torch.empty(rows, self.spec.action_dim, device=self.device, dtype=self.dtype)
         return noise.normal_(generator=self.generator)
 
-    @staticmethod
-    def _differentiate(loss: Tensor, network: ResidualEnsemble) -> None:
-        """Overwrite the gradients of one network's parameters, and of nothing else."""
-        parameters = list(network.parameters())
-        grads = torch.autograd.grad(loss, parameters)
+    def _update_actor(self, rows: UpdateRows) -> None:
+        """One step of the policy and of the temperature.
+
+        The policy sees this and the next observations together, so that its statistics are of both.
+        """
+        both = torch.cat([rows.obs, rows.next_obs])
+        action, log_prob = self._sample(self.actor(both, "noted")[0, : rows.obs.shape[0]])
+        logits = self.critic(torch.cat([rows.critic_obs, action], 1), "running")
+        value = self._support.mean(logits.softmax(-1)).amin(0)  # (M,)
+        alpha = self.temperature()
+        loss = ((alpha.detach() * log_prob - value) * rows.weight).sum()
+        step = self._trained_actor.descend(loss)
+        excess = ((log_prob.detach() + self._target_entropy) * rows.weight).sum()
+        temperature_loss = -alpha * excess
+        temperature_step = self._trained_temperature.descend(temperature_loss)
+        self._refused.add_(step.refused).add_(temperature_step.refused)
+        self.actor.commit(step.applied)
+        self.actor.project()
+        entropy = self._target_entropy - excess
+        values = [loss, temperature_loss, entropy, alpha, step.grad_norm]
+        self._actor_metrics.add([value.detach() for value in values], step.applied)
+
+    @torch.no_grad()
+    def _target(self, rows: UpdateRows) -> Tensor:
+        """Where the critics should be (M, K): the copy with the lower mean at the next step.
+
+        Fills in the next action. The copies see (s, a) and (s', a') together, as the critics do.
+        """
+        size = rows.reward.shape[0]
+        next_action, log_prob = self._sample(self.actor(rows.next_obs, "running")[0])
+        rows.next_critic_input[:, self.spec.critic_obs_dim :].copy_(next_action)
+        both = torch.cat([rows.critic_input, rows.next_critic_input])
+        probs = self.target(both, "batch")[:, size:].softmax(-1)  # (E, M, K)
+        probs = lowest_head(probs, self._support.mean(probs))
+        cost = rows.discount * (self.temperature() * log_prob)
+        reward = rows.reward * self.reward_scale.inverse
+        return self._support.project(probs, self._support.shift(reward - cost, rows.discount))
+
+    def _update_critic(self, rows: UpdateRows) -> None:
+        """One step of the critics, and of their slow copy."""
+        target = self._target(rows)
+        both = torch.cat([rows.critic_input, rows.next_critic_input])
+        logits = self.critic(both, "noted")[:, : rows.reward.shape[0]]
+        loss = cross_entropy(logits, target, rows.weight) / self.config.num_critics + rows.check
+        step = self._trained_critic.descend(loss)
+        self._refused.add_(step.refused)
+        self.critic.commit(step.applied)
+        self.critic.project()
         with torch.no_grad():
-            torch._foreach_copy_([p.grad for p in parameters if p.grad is not None], list(grads))
-
-    def _step(self, adam: GatedAdam, metrics: Tensor, sums: Tensor) -> Tensor:
-        """Step unless something is not finite, and add up the metrics. Returns () bool."""
-        norms = adam.grad_norms()
-        finite = torch.isfinite(metrics.sum() + norms.sum())
-        adam.step(norms, finite)
-        sums.add_(torch.where(finite, torch.cat([metrics, norms, self._one]), 0.0))
-        return finite
-
-    def _metrics(self, actor_updates: int) -> dict[str, Tensor]:
-        metrics: dict[str, Tensor] = {}
-        for names, sums in (
-            (CRITIC_METRICS, self._critic_sums),
-            (ACTOR_METRICS, self._actor_sums),
-        ):
-            metrics |= dict(zip(names, (sums[:-1] / sums[-1]).unbind(), strict=True))
-        skipped = self.updates_per_step - self._critic_sums[-1]
-        if actor_updates:
-            skipped = skipped + (actor_updates - self._actor_sums[-1])
-        metrics["learner/non_finite_updates"] = skipped
-        metrics["learner/learning_rate"] = self._critic_adam.learning_rate
-        metrics["critic/reward_scale"] = self.reward_scale.inverse.reciprocal()
-        return metrics
+            share = torch.where(step.applied, self._tau, 0.0)
+            self._target_flat.vector.data.lerp_(self._trained_critic.flat.vector.data, share)
+            mass = torch.mv(target.t(), rows.weight)  # (K,)
+            values = [loss, self._support.mean(mass), mass[0] + mass[-1], step.grad_norm]
+            self._critic_metrics.add(values, step.applied)
 
     def state_dict(self) -> dict[str, Any]:
         """A snapshot of everything that decides how learning goes on.
@@ -334,7 +359,9 @@ class FlashSAC:
 
     def policy_module(self) -> SquashedPolicy:
         """The policy as it stands: raw observation (B, O) to mean action (B, A). A copy."""
-        return SquashedPolicy(self.actor.folded(self.spec.action_dim))
+        raw = self._raw_obs
+        net = self.actor.folded(self.spec.action_dim)
+        return SquashedPolicy(net, raw.shift, raw.inv_scale, self.action_limit)
 
     def _tensors(self) -> dict[str, dict[str, Tensor]]:
         """The live tensors of parameters, statistics and moments."""
@@ -343,10 +370,10 @@ class FlashSAC:
             "actor": self.actor.state_dict(),
             "critic": self.critic.state_dict(),
             "target": self.target.state_dict(),
-            "temperature": {"log_temperature": self.log_temperature.data},
-            "optimizer_actor": self._actor_adam.moments("actor"),
-            "optimizer_temperature": self._actor_adam.moments("temperature"),
-            "optimizer_critic": self._critic_adam.moments("critic"),
+            "temperature": self.temperature.state_dict(),
+            "optimizer_actor": self._trained_actor.tensors(),
+            "optimizer_critic": self._trained_critic.tensors(),
+            "optimizer_temperature": self._trained_temperature.tensors(),
             "reward_scale": {**scale.moments.state_dict(), "peak": scale.peak},
             "schedule": {"done": self._done},
         }
@@ -357,20 +384,3 @@ class FlashSAC:
             "noise": {"noise": self.noise.noise, "left": self.noise.left},
             "returns": {"returns": self.reward_scale.returns},
         }
-
-
-class SquashedPolicy(nn.Module):
-    """Raw observation (B, O) to mean action (B, A) in (-1, 1).
-
-    Args:
-      net: (B, O) to the mean before the tanh.
-    """
-
-    def __init__(self, net: FoldedNetwork) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """The action of each row of `obs`."""
-        action: Tensor = self.net(obs).tanh()
-        return action

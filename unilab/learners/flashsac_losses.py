@@ -1,9 +1,8 @@
-"""Pure functions that FlashSAC alone has; squash and support are those of the other learners."""
+"""Pure functions that FlashSAC alone has; the rest is that of the other learners."""
 
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn import functional
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0  # source: FlashSAC, arXiv 2604.04539
 
@@ -25,19 +24,3 @@ def lowest_head(probs: Tensor, mean: Tensor) -> Tensor:
     """
     head = mean.argmin(0).view(1, -1, 1).expand(1, *probs.shape[1:])
     return probs.gather(0, head)[0]
-
-
-def cross_entropy(logits: Tensor, target: Tensor, share: Tensor) -> Tensor:
-    """Weighted cross-entropy of E predicted distributions with one target each, averaged over E.
-
-    Args:
-      logits: (E, B, K).
-      target: (B, K) probabilities.
-      share: (B,) weights of the rows, that add up to 1.
-
-    Returns:
-      () nats.
-    """
-    log_probs = functional.log_softmax(logits, dim=-1)
-    rows = (log_probs * target).sum(-1)  # (E, B)
-    return (rows @ share).mean().neg()

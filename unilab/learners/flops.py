@@ -1,4 +1,4 @@
-"""Sizes of networks: their layers, and how many floating-point operations learning takes.
+"""How many floating-point operations learning takes, counted from layer sizes.
 
 A weight is one multiplication and one addition a row: 2 * fan_in * fan_out forwards, as many again
 for the gradient of its input, and as many for its own. A first layer needs no gradient of its
@@ -8,7 +8,6 @@ and the projections of distributions are left out, which is a hundredth at the w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,7 +17,6 @@ from unilab.config.off_policy import OffPolicyConfig, ReplayConfig, SACConfig
 from unilab.config.ppo import PPOConfig
 from unilab.learners.base import LearnerSpec
 from unilab.learners.critic import HEADS
-from unilab.learners.ensemble import EXPANSION
 
 
 class NetworkFlops(NamedTuple):
@@ -47,27 +45,9 @@ class NetworkFlops(NamedTuple):
         return NetworkFlops(members * self.forward, members * self.first)
 
 
-def layer_sizes(
-    network: str, sizes: Sequence[int], expansion: int = EXPANSION
-) -> list[tuple[int, int]]:
-    """Return (fan_in, fan_out) of each linear layer of a network.
-
-    Args:
-      network: mlp or residual.
-      sizes: width of the input, of each hidden layer or block, and of the output.
-      expansion: how many times wider a residual block is inside.
-    """
-    if network == "mlp":
-        return list(pairwise(sizes))
-    first, *hidden, last = sizes
-    blocks = [[(width, expansion * width), (expansion * width, width)] for width in hidden]
-    layers = [layer for block in blocks for layer in block]
-    return [(first, hidden[0]), *layers, (hidden[-1], last)]
-
-
-def network_flops(network: str, sizes: Sequence[int], expansion: int = EXPANSION) -> NetworkFlops:
-    """Count the linear layers of a network. Arguments as in `layer_sizes`."""
-    layers = [2 * fan_in * fan_out for fan_in, fan_out in layer_sizes(network, sizes, expansion)]
+def network_flops(*sizes: int) -> NetworkFlops:
+    """Count linear layers: the width of the input, then the outputs of each layer."""
+    layers = [2 * fan_in * fan_out for fan_in, fan_out in pairwise(sizes)]
     return NetworkFlops(sum(layers), layers[0])
 
 
@@ -101,8 +81,9 @@ def ppo_update_flops(config: PPOConfig, spec: LearnerSpec, rows: int) -> int:
     rows too. Mirrored samples count. Left out besides: the values of the last and of the final
     observations, which depend on how episodes end.
     """
-    actor = network_flops(config.network, (spec.obs_dim, *config.actor_hidden, spec.action_dim))
-    critic = network_flops(config.network, (spec.critic_obs_dim, *config.critic_hidden, 1))
+    actor_layers, critic_layers = config.layers.values()
+    actor = network_flops(spec.obs_dim, *actor_layers, spec.action_dim)
+    critic = network_flops(spec.critic_obs_dim, *critic_layers, 1)
     used = rows // config.minibatches * config.minibatches
     actor_rows = used if config.symmetry == "none" else 2 * used
     critic_rows = 2 * used if config.symmetry == "augment" else used
@@ -119,10 +100,10 @@ def off_policy_update_flops(config: OffPolicyConfig, spec: LearnerSpec) -> float
     steering). M is the batch, twice with mirrored rows.
     """
     outputs = (2 if isinstance(config, SACConfig) else 1) * spec.action_dim
-    actor = network_flops(config.network, (spec.obs_dim, *config.actor_hidden, outputs))
+    actor_layers, critic_layers = config.layers.values()
+    actor = network_flops(spec.obs_dim, *actor_layers, outputs)
     inputs = spec.critic_obs_dim + spec.action_dim
-    critic = network_flops(config.network, (inputs, *config.critic_hidden, config.atoms))
-    critics = critic.times(HEADS)
+    critics = network_flops(inputs, *critic_layers, config.atoms).times(HEADS)
     rows = config.batch_size * (2 if config.symmetry == "augment" else 1)
     of_critics = actor.forward + critics.forward + critics.training
     of_actor = actor.training + critics.steering
@@ -132,17 +113,18 @@ def off_policy_update_flops(config: OffPolicyConfig, spec: LearnerSpec) -> float
 def flashsac_update_flops(config: FlashSACConfig, spec: LearnerSpec) -> float:
     """Return the operations of one update of `flashsac`, its share of the actor's included.
 
-    B * (actor forward + 2 critics forward + 2 critics training), where the 2 is a state and its
-    successor in one batch, and for 1 / actor_every of the updates B * (2 actor training + critics
-    steering). `critics` is all of them. The normalisation before a first layer is learnt, which
-    needs the gradient of that layer's input: training is 3 forward.
+    M * (actor forward + 2 critics forward + 2 critics training), where the 2 is a state and its
+    successor in one batch, and for 1 / actor_every of the updates M * (2 actor training + critics
+    steering). M is the batch, twice with mirrored rows; `critics` is all of them. The normalisation
+    before a first layer is learnt, which needs the gradient of that layer's input: training is 3
+    forward.
     """
-    actor_sizes = spec.obs_dim, *[config.actor_width] * config.actor_blocks, 2 * spec.action_dim
-    actor = network_flops("residual", actor_sizes, config.expansion).forward
+    actor_layers, critic_layers = config.layers.values()
+    actor = network_flops(spec.obs_dim, *actor_layers, 2 * spec.action_dim).forward
     inputs = spec.critic_obs_dim + spec.action_dim
-    critic_sizes = inputs, *[config.critic_width] * config.critic_blocks, config.atoms
-    critic = network_flops("residual", critic_sizes, config.expansion).forward
+    critic = network_flops(inputs, *critic_layers, config.atoms).forward
     critics = config.num_critics * critic
     of_critics = actor + 2 * critics + 2 * 3 * critics
     of_actor = 2 * 3 * actor + 2 * critics
-    return config.batch_size * (of_critics + of_actor / config.actor_every)
+    rows = config.batch_size * (2 if config.symmetry == "augment" else 1)
+    return rows * (of_critics + of_actor / config.actor_every)

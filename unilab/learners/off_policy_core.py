@@ -67,20 +67,13 @@ class OffPolicyCore(ABC):
         outputs: int,
         betas: tuple[float, float],
     ) -> None:
-        if config.symmetry != "none" and spec.symmetry is None:
-            raise ConfigError(
-                f"learners.{name}.symmetry is '{config.symmetry}', but the task declares no "
-                "symmetry; set it to 'none' or declare one in the task"
-            )
+        spec.check_symmetry(f"learners.{name}", config.symmetry)
         self.config, self.spec, self.device, self.dtype = config, spec, device, dtype
         self.batch_size, self.updates_per_step = config.batch_size, config.updates_per_step
         self.seed, self.updates = seed, 0
         self.generator = torch.Generator(device=device).manual_seed(seed)
         self._build_networks(name, shape, outputs, betas)
-        limits = spec.action_limit if config.action_limit == "auto" else None
-        if limits is None:
-            same = 1.0 if config.action_limit == "auto" else config.action_limit
-            limits = (same,) * spec.action_dim
+        limits = spec.limits(config.action_limit)
         self.action_limit = torch.tensor(limits, device=device, dtype=dtype)  # (A,)
         self._table = UpdateTable(
             spec,

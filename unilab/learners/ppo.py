@@ -87,11 +87,7 @@ class PPO:
         seed: int,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        if config.symmetry != "none" and spec.symmetry is None:
-            raise ConfigError(
-                f"{self.block}.symmetry is '{config.symmetry}', but the task declares no symmetry; "
-                "set it to 'none' or declare one in the task"
-            )
+        spec.check_symmetry(self.block, config.symmetry)
         self.config, self.spec, self.device, self.dtype = config, spec, device, dtype
         self.seed, self.iteration = seed, 0
         self._build_networks(torch.Generator().manual_seed(seed))

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unilab.learners.precision import Precision
+
 EPSILON = 1e-5  # of both kinds of normalisation
 MOMENTUM = 0.01  # share of a batch in the running statistics
 
@@ -35,6 +37,8 @@ class ResidualEnsemble(nn.Module):
       members: E.
       fan_in, width, fan_out: D_in, D and D_out.
       blocks: number of residual blocks.
+      precision: of the layers but the head. Statistics, the sum over blocks and what follows it
+        stay in the type of the parameters.
       expansion: a block is this many times wider inside.
       generator: draws the weights, on the CPU, so that they do not depend on the device.
       device, dtype: of the parameters.
@@ -52,13 +56,14 @@ class ResidualEnsemble(nn.Module):
         *,
         blocks: int,
         expansion: int,
+        precision: Precision,
         generator: torch.Generator,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
         tracks: bool = True,
     ) -> None:
         super().__init__()
-        self.members = members
+        self.members, self.precision = members, precision
         inner = expansion * width
         shapes = [(width, fan_in), *[(inner, width), (width, inner)] * blocks, (fan_out, width)]
         channels = [fan_in, *[inner, width] * blocks, width]
@@ -90,10 +95,11 @@ class ResidualEnsemble(nn.Module):
     def forward(self, x: Tensor, statistics: Statistics) -> Tensor:
         """Map (B, D_in) to (E, B, D_out)."""
         h = x.repeat(1, self.members) if self.members > 1 else x  # (B, E * D_in)
-        h = self._linear(self._batch_norm(h, 0, statistics), 0)
-        for i in range(1, len(self.weights) - 1, 2):
-            inner = self._batch_norm(self._linear(h, i), i, statistics).relu_()
-            h = h + self._batch_norm(self._linear(inner, i + 1), i + 1, statistics).relu_()
+        with self.precision.autocast():
+            h = self._linear(self._batch_norm(h, 0, statistics), 0).to(x.dtype)
+            for i in range(1, len(self.weights) - 1, 2):
+                inner = self._batch_norm(self._linear(h, i), i, statistics).relu_()
+                h = h + self._batch_norm(self._linear(inner, i + 1), i + 1, statistics).relu_()
         h = functional.rms_norm(self._split(h), self.norms[-1].shape[-1:], eps=EPSILON)
         scale, bias = self.norms[-1].unsqueeze(2).unbind()  # (E, 1, D)
         h = torch.addcmul(bias, h, scale)

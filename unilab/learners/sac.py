@@ -9,8 +9,6 @@ on the temperature, and nothing waits for the device.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -19,22 +17,11 @@ from unilab.learners.base import ActOutput, LearnerSpec
 from unilab.learners.off_policy_core import OffPolicyCore
 from unilab.learners.squashed import Squashed, bound_log_std, squash
 from unilab.learners.state import Tensors
+from unilab.learners.temperature import Temperature
 from unilab.learners.trained import TrainedModule
 from unilab.learners.update_table import UpdateRows
 
 BETAS = (0.9, 0.95)  # of AdamW. Source: FastSAC.
-
-
-class Temperature(nn.Module):
-    """The weight of the entropy, kept positive as the exponential of its parameter."""
-
-    def __init__(self, start: float, like: Tensor) -> None:
-        super().__init__()
-        self.log = nn.Parameter(like.new_tensor(math.log(start)))  # ()
-
-    def forward(self) -> Tensor:
-        """The weight, ()."""
-        return self.log.exp()
 
 
 class SAC(OffPolicyCore):

@@ -26,6 +26,32 @@ class UpdateRows(NamedTuple):
     check: Tensor  # () 0, or NaN where a reward or a discount is not finite
 
 
+def replace_unknown(batch: Batch, updates: int) -> Batch:
+    """Put the first row that counts in the place of each that does not, update by update.
+
+    For networks that take statistics of a batch: what is in a row of weight 0 is not known. Weights
+    stay, so the copies have no part in a loss. An update without one that counts gets its first.
+
+    Args:
+      batch: U * B transitions, each B after the other those of an update.
+      updates: U.
+
+    Returns:
+      The batch; rows are fresh, all but the weights, rewards and discounts.
+    """
+    counts = batch.weight.view(updates, -1) > 0  # (U, B)
+    ids = torch.arange(counts.numel(), device=counts.device).view_as(counts)
+    first = ids[:, :1] + counts.to(torch.uint8).argmax(1, keepdim=True)
+    ids = torch.where(counts, ids, first).flatten()
+    return batch._replace(
+        obs=batch.obs.index_select(0, ids),
+        critic_obs=batch.critic_obs.index_select(0, ids),
+        action=batch.action.index_select(0, ids),
+        next_obs=batch.next_obs.index_select(0, ids),
+        next_critic_obs=batch.next_critic_obs.index_select(0, ids),
+    )
+
+
 class UpdateTable:
     """Memory for the rows of U updates, filled once a cycle.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +20,6 @@ from unilab.errors import ConfigError
 from unilab.learners.appo import APPO
 from unilab.learners.base import Learner, LearnerSpec, Mirror, Symmetry
 from unilab.learners.flashsac import FlashSAC
-from unilab.learners.flops import layer_sizes
 from unilab.learners.off_policy import OffPolicyLearner
 from unilab.learners.ppo import PPO
 from unilab.learners.sac import SAC
@@ -124,21 +124,18 @@ def check_memory(built: BuiltTask) -> None:
     # A replay buffer says itself what it takes.
     off_policy = isinstance(learner, ReplayConfig)
     sample = 0 if off_policy else 4 * 2 * (obs + critic_obs + 2 * actions + 4)
-    network = getattr(learner, "network", "mlp")
+    ends = ((obs, actions), (critic_obs, 1))
     weights = sum(
         a * b
-        for first, hidden, last in (
-            (obs, getattr(learner, "actor_hidden", ()), actions),
-            (critic_obs, getattr(learner, "critic_hidden", ()), 1),
-        )
-        for a, b in layer_sizes(network, (first, *hidden, last))
+        for (first, last), hidden in zip(ends, learner.layers.values(), strict=True)
+        for a, b in pairwise((first, *hidden, last))
     )
     needed = {
         f"physics.num_envs={config.physics.num_envs} with {where}.num_steps={learner.num_steps}": (
             config.physics.num_envs * (env + learner.num_steps * sample)
         ),
         f"evaluation.episodes={config.evaluation.episodes}": config.evaluation.episodes * env,
-        f"{where}.actor_hidden and critic_hidden": 16 * weights,
+        f"{where}.{' and '.join(learner.layers)}": 16 * weights,
         "randomization.startup_variants * reset_variants": (
             math.prod(config.randomization.num_variants) * int(model.nbuffer)
         ),
@@ -263,7 +260,7 @@ def _join_mirrors(built: BuiltTask, layout: tuple[ObservationSlice, ...]) -> Mir
         size, mirror = part.stop - part.start, built.model.mirrors.get(part.name)
         what = "the action" if part.name == "action" else f"the observation term '{part.name}'"
         if mirror is None:
-            if getattr(learner_settings(built.config), "symmetry", "none") == "none":
+            if learner_settings(built.config).symmetry == "none":
                 return None
             key = f"learners.{built.config.learner}.symmetry"
             raise ConfigError(
