@@ -7,8 +7,9 @@ that is not finite are dropped, and nothing waits for the device.
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -132,6 +133,19 @@ class FlashSAC:
             noise = torch.zeros_like(mean)
         action, log_prob = squash(mean, log_std, noise)
         return ActOutput(action, mean.tanh() if explore else action, log_prob)
+
+    def snapshot(self, generator: torch.Generator) -> Self:
+        """A copy to act with while this learner learns; see `OffPolicyLearner`."""
+        twin = copy.copy(self)
+        twin.actor = copy.deepcopy(self.actor).requires_grad_(False)
+        twin.generator = generator
+        return twin
+
+    @torch.no_grad()
+    def publish(self, snapshot: Self) -> None:
+        """Bring a copy's policy up to date, in one operation. Never waits."""
+        here, there = ([*net.parameters(), net.running] for net in (self.actor, snapshot.actor))
+        torch._foreach_copy_(there, here)
 
     @property
     def phase(self) -> int:
