@@ -353,8 +353,8 @@ def _read_log(run: OffPolicyRun, metrics: dict[str, Tensor]) -> dict[str, float]
     log["counter/env_steps"] = float(run.progress.env_steps)
     log["replay/transitions"] = float(run.replay.filled * run.pipeline.num_envs)
     log["replay/dropped"] = float(run.replay.dropped)
-    log["replay/mean_age"] = run.replay.mean_age
-    log["replay/bytes_to_device"] = run.replay.take_traffic()
+    log["replay/sample_age_mean"] = run.replay.mean_age
+    log["replay/h2d_bytes"] = run.replay.take_traffic()
     log["system/rss_bytes"] = float(psutil.Process().memory_info().rss)
     return log
 
