@@ -40,6 +40,8 @@ from unilab.runtime.pipeline import Pipeline, Transitions
 from unilab.runtime.thread_names import COLLECTOR
 from unilab.runtime.timers import Timers
 
+OUTCOMES = ("reward", "terminated", "truncated")  # what `keep` takes of all envs at once
+
 
 @dataclass
 class OffPolicyRun:
@@ -245,9 +247,6 @@ class _InTurn:
     def take_metrics(self) -> dict[str, float]:
         """As `Ticks`."""
         return {}
-
-
-OUTCOMES = ("reward", "terminated", "truncated")
 
 
 def choose(pipeline: Pipeline, policy: OffPolicyLearner, *, random: bool) -> NDArray[np.float32]:
