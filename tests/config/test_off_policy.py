@@ -25,6 +25,9 @@ def test_both_blocks_load_beside_that_of_ppo_and_are_described() -> None:
     [
         ({"v_min": 3.0, "v_max": 3.0}, "v_min < v_max"),
         ({"n_steps": 8, "replay_capacity": 8}, "replay_capacity > n_steps"),
+        ({"max_lag": 3}, "max_lag=3 does nothing with schedule=lockstep; valid: schedule=free"),
+        ({"schedule": "free", "max_lag": 0}, "greater than or equal to 1"),
+        ({"schedule": "async"}, "'lockstep', 'sync' or 'free'"),
         ({"network": "residual", "actor_hidden": [64], "critic_hidden": [64, 32]}, "one width"),
         ({"precision": "fp8"}, "'auto', 'fp32', 'bf16' or 'fp16'"),
         ({"action_limit": 0.0}, "greater than 0"),

@@ -79,8 +79,9 @@ def test_recorded_cycles_learn_as_cycles_do(updates: int) -> None:
     plain, recorded = make(updates), make(updates)
     recorder = Again(recorded)
     run = CycleRunner(recorded, recorder=recorder)
-    for _ in range(4):
+    for turn in range(4):
         plain.cycle(batch(plain))
+        assert run.records_next == (turn < (1 if updates == 2 else 2))
         run(batch(recorded))
     assert run.why_not == ""
     assert recorder.recorded == (1 if updates == 2 else 2)  # one for each phase
@@ -128,4 +129,5 @@ def test_without_a_gpu_cycles_run_as_they_are() -> None:
     run = CycleRunner(learner)
     run(batch(learner))
     assert "no graphs" in run.why_not
+    assert not run.records_next
     assert CycleRunner(learner, "off").why_not == "switched off"

@@ -58,7 +58,7 @@ def test_a_restored_learner_equals_the_saved_one_in_all_it_can_reach(kind, chang
     assert here.keys() == there.keys()
     moved = [key for key in here if not same(here[key], there[key])]
     words = ["actor", "critic.network", "target", "mean", "count", "exp_avg", "generator"]
-    words += ["temperature"] if kind == "sac" else ["_noise_std"]
+    words += ["temperature"] if kind == "sac" else ["noise_levels.std"]
     for word in [*words, "seed", "updates"]:
         assert any(word in key for key in moved), word
     other.load_state_dict(saved_and_loaded(learner.state_dict()))
@@ -171,19 +171,19 @@ def test_sac_reports_the_density_of_the_action_in_its_own_units() -> None:
 def test_td3_rows_keep_their_noise_until_chance_draws_it_anew() -> None:
     learner = small("td3", noise_std_min=0.1, noise_std_max=0.4, noise_redraw_fraction=0.0)
     learner.act(torch.zeros(2000, 5))
-    levels = learner._noise_std.clone()
+    levels = learner.noise_levels.std.clone()
     assert levels.shape == (2000, 1)
     assert levels.min() >= 0.1
     assert levels.max() <= 0.4
     assert levels.mean().item() == pytest.approx(0.25, abs=0.01)
     learner.act(torch.zeros(1000, 5))
-    assert torch.equal(learner._noise_std, levels)
+    assert torch.equal(learner.noise_levels.std, levels)
 
     learner = small("td3", noise_redraw_fraction=0.1)
     learner.act(torch.zeros(5000, 5))
-    levels = learner._noise_std.clone()
+    levels = learner.noise_levels.std.clone()
     learner.act(torch.zeros(5000, 5))
-    share = (learner._noise_std != levels).float().mean().item()
+    share = (learner.noise_levels.std != levels).float().mean().item()
     assert share == pytest.approx(0.1, abs=0.02)
 
 

@@ -19,7 +19,7 @@ from unilab.record import Recorder
 from unilab.runners.build import learner_settings, make_learner, make_pipeline, make_replay
 from unilab.runners.checkpoint import Progress, load
 from unilab.runners.interrupt import Interrupt
-from unilab.runners.off_policy import OffPolicyRun, _Collector, run_off_policy, save, tick
+from unilab.runners.off_policy import OffPolicyRun, _InTurn, run_off_policy, save
 from unilab.runs import find_checkpoint
 from unilab.runtime.timers import Timers
 
@@ -51,9 +51,9 @@ def make_run(folder: Path, *words: str, groups: int = 1, overlap: bool = False) 
 
 
 def ticks(run: OffPolicyRun, count: int) -> None:
-    with _Collector(run.pipeline) as collector:
+    with _InTurn(run) as turn:
         for _ in range(count):
-            tick(run, collector)
+            turn.tick()
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -39,7 +39,10 @@ def mark_of(payload: Payload) -> int:
 
 
 def stress(handovers: int, slots: int, max_lag: int, seed: int) -> list[int]:
-    """Hand over that many rollouts under random delays and check each. Returns the lags."""
+    """Hand over that many rollouts under random delays and check each. Returns the lags.
+
+    Now and then the collector is held, and what is ready is taken meanwhile. It ends by itself.
+    """
     delays = {"collect": random.Random(seed), "learn": random.Random(seed + 1)}
 
     def pause(side: str) -> None:
@@ -62,17 +65,32 @@ def stress(handovers: int, slots: int, max_lag: int, seed: int) -> list[int]:
 
     policies = (np.zeros(WIDTH, np.int64), np.zeros(WIDTH, np.int64))
     lags = []
-    with FreeRunning(payloads(slots), policies, collect, max_lag=max_lag) as running:
-        for number in range(handovers):
-            with running.rollout() as slot:
-                assert slot.state is SlotState.READING
-                assert slot.number == number == mark_of(slot.payload)
-                pause("learn")
-                assert mark_of(slot.payload) == number, "overwritten while it was read"
-                lags.append(running.handover.version - slot.version)
-                assert slot.version == written[number][0]
-                running.publish(lambda copy, v=number + 1: fill(copy, v, lambda: pause("learn")))
-    assert running.handover.version == handovers
+
+    def learn(running: FreeRunning[Payload, Payload]) -> None:
+        number = len(lags)
+        with running.rollout() as slot:
+            assert slot.state is SlotState.READING
+            assert slot.number == number == mark_of(slot.payload)
+            pause("learn")
+            assert mark_of(slot.payload) == number, "overwritten while it was read"
+            lags.append(running.handover.version - slot.version)
+            assert slot.version == written[number][0]
+            running.publish(lambda copy: fill(copy, number + 1, lambda: pause("learn")))
+
+    with FreeRunning(
+        payloads(slots), policies, collect, max_lag=max_lag, count=handovers
+    ) as running:
+        while len(lags) < handovers:
+            learn(running)
+            if len(lags) % 50 == 0:
+                with running.paused():
+                    while running.handover.ready:
+                        learn(running)
+                    assert len(lags) == len(written)
+        running._thread.join(5)
+        assert not running._thread.is_alive()
+    assert running.handover.version == handovers == len(written)
+    assert running.handover.ready == 0
     return lags
 
 
@@ -275,6 +293,21 @@ def test_while_paused_nothing_is_collected_and_then_it_goes_on() -> None:
             with running.rollout():
                 running.publish(lambda copy: None)
     assert steps[0] >= 30
+
+
+def test_a_pause_within_a_pause_ends_with_the_outer_one() -> None:
+    steps = [0]
+
+    def collect(policy: object, rollout: object, previous: object, check: Check) -> None:
+        steps[0] += 1
+
+    with FreeRunning(payloads(9), ([0], [0]), collect, max_lag=8) as running, running.rollout():
+        with running.paused():
+            with running.paused():
+                before = steps[0]
+            sleep(0.05)
+            assert steps[0] == before
+        running.publish(lambda copy: None)
 
 
 @pytest.mark.parametrize("held", [False, True])

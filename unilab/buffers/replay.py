@@ -69,6 +69,7 @@ class Replay:
         self.committed = 0
         self._written = 0  # final observations so far
         self._appended = 0  # envs of the step that is being filled
+        self._brought = self._reported = 0  # bytes since `take_traffic`, and steps until then
         # First row, rows to start from, last final observation (plus 1) that is overwritten.
         self._window = torch.zeros(3, dtype=torch.int64, device=device)
 
@@ -81,6 +82,11 @@ class Replay:
     def num_starts(self) -> int:
         """Transitions that can be sampled now: those followed by all of their n steps."""
         return max(0, self.filled - self.spec.n_steps + 1) * self.spec.num_envs
+
+    @property
+    def mean_age(self) -> float:
+        """How many steps before the newest one a sampled transition began, on average."""
+        return max(0.0, (self.filled + self.spec.n_steps) / 2 - 1)
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -133,7 +139,7 @@ class Replay:
             end[found] = np.arange(self._written + 1, self._written + 1 + len(found))
             self._keep_finals(start, final_obs[found], final_critic_obs[found])
         tails = self._tails.view(self.spec.slots, -1)
-        tails[head, envs].copy_(self._tail_stage[envs], non_blocking=True)
+        tails[head, envs].copy_(self.bring(self._tail_stage[envs]))
         self._appended += stop - start
 
     def commit(self) -> None:
@@ -158,14 +164,14 @@ class Replay:
     def _put_obs(self, rows: Tensor, obs: Tensor | Floats, critic_obs: Tensor | Floats) -> None:
         """Write the observation part of rows (n, W)."""
         spec = self.spec
-        rows[:, : spec.obs_dim].copy_(self._bring(obs))
+        rows[:, : spec.obs_dim].copy_(self.bring(obs))
         if spec.extra_columns:
-            critic = self._bring(critic_obs)
+            critic = self.bring(critic_obs)
             rows[:, spec.obs_dim : spec.obs_width].copy_(self._take_extra(critic))
 
     def _put_action(self, columns: Tensor, action: Tensor | Floats) -> None:
         """Write the action part of rows, columns (n, A)."""
-        action = self._bring(action)
+        action = self.bring(action)
         if self.spec.dtype == "bf16":
             columns = columns.view(torch.float16)
             most = torch.finfo(torch.float16).max
@@ -178,7 +184,7 @@ class Replay:
         stage = self._final_stage[start : start + count]
         stage[:, : self.spec.obs_dim] = torch.from_numpy(obs)
         stage[:, self.spec.obs_dim :] = self._take_extra(torch.from_numpy(critic_obs))
-        stage, first = self._bring(stage), self._written % ring
+        stage, first = self.bring(stage), self._written % ring
         until_seam = min(count, ring - first)
         columns = self._finals[:, : self.spec.obs_width]
         columns[first : first + until_seam].copy_(stage[:until_seam])
@@ -191,10 +197,18 @@ class Replay:
             return critic_obs[:, self._extra]
         return critic_obs.index_select(1, self._extra_ids.to(critic_obs.device))
 
-    def _bring(self, value: Tensor | Floats) -> Tensor:
+    def bring(self, value: Tensor | NDArray[Any]) -> Tensor:
         """Return a value on the device, in its own type: pinned memory goes over as it is."""
         tensor = value if isinstance(value, Tensor) else torch.from_numpy(value)
+        if tensor.device.type != self.device.type:
+            self._brought += tensor.nbytes
         return tensor.to(self.device, non_blocking=True)
+
+    def take_traffic(self) -> float:
+        """Bytes that went to the device for each step committed since the last call; 0 on a CPU."""
+        steps = self.committed - self._reported
+        brought, self._brought, self._reported = self._brought, 0, self.committed
+        return brought / steps if steps > 0 else 0.0
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -262,6 +276,7 @@ class Replay:
             self.dropped.copy_(state["dropped"])
             self.committed, self._written = int(state["committed"]), int(state["written"])
             self._appended = 0
+            self._brought, self._reported = 0, self.committed
             self._publish()
 
     def check_state(self, state: Mapping[str, Any]) -> None:

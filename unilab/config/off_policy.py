@@ -19,6 +19,7 @@ from unilab.config.base import (
     hidden_layers,
 )
 
+MAX_LAG = 2  # with 1, a hiccup of either side costs the other
 LimitOrAuto = Annotated[float, Field(gt=0)] | Literal["auto"]
 
 
@@ -63,10 +64,17 @@ class ReplayConfig(Section):
         ge=0,
         description="Control steps of each env with random actions before learning starts.",
     )
-    schedule: Literal["lockstep", "sync"] = Field(
+    schedule: Literal["lockstep", "sync", "free"] = Field(
         default="lockstep",
         description="lockstep: learn while the envs step, from transitions up to the step before; "
-        "sync: one after the other.",
+        "sync: one after the other; free: the envs run up to max_lag steps ahead on a thread of "
+        "their own, and results depend on timing.",
+    )
+    max_lag: int = Field(
+        default=MAX_LAG,
+        ge=1,
+        description="How many cycles of updates the policy that acted may be behind when its step "
+        "is taken. The envs wait rather than exceed it. With schedule=free.",
     )
     gamma: float = Field(
         default=0.97, ge=0, le=1, description="Discount of the reward per control step."
@@ -89,6 +97,15 @@ class ReplayConfig(Section):
     precision: PrecisionName = "auto"
     compile: CompileMode = "off"
     overrides: Overlay = Field(default={}, description=OVERRIDES_TEXT, validate_default=True)
+
+    @model_validator(mode="after")
+    def _check_lag(self) -> Self:
+        if self.schedule != "free" and self.max_lag != MAX_LAG:
+            raise ValueError(
+                f"max_lag={self.max_lag} does nothing with schedule={self.schedule}; valid: "
+                "schedule=free, or leave max_lag out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_capacity(self) -> Self:

@@ -114,6 +114,11 @@ class CycleRunner:
             recorder = CudaRecorder(learner.generator)
         self._recorder = recorder
 
+    @property
+    def records_next(self) -> bool:
+        """Whether the next call makes a recording: nothing else may use learner or device then."""
+        return not self.why_not and self._learner.phase not in self._replays
+
     def __call__(self, batch: Batch) -> Metrics:
         """Run one cycle. Returns its metrics, views that the next one overwrites."""
         learner = self._learner

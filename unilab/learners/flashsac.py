@@ -7,8 +7,9 @@ statistics, critics see actions as fractions of their limits, and nothing waits 
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -171,6 +172,19 @@ class FlashSAC:
         action, log_prob = squash(mean, log_std, noise)
         centre = torch.tanh(mean).mul_(self.action_limit)
         return ActOutput(action.mul_(self.action_limit), centre, log_prob.sub_(self._log_limit))
+
+    def snapshot(self, generator: torch.Generator) -> Self:
+        """A copy to act with while this learner learns; see `OffPolicyLearner`."""
+        twin = copy.copy(self)
+        twin.actor = copy.deepcopy(self.actor).requires_grad_(False)
+        twin.generator = generator
+        return twin
+
+    @torch.no_grad()
+    def publish(self, snapshot: Self) -> None:
+        """Bring a copy's policy up to date, in one operation. Never waits."""
+        here, there = ([*net.parameters(), net.running] for net in (self.actor, snapshot.actor))
+        torch._foreach_copy_(there, here)
 
     @property
     def phase(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,19 @@ class OffPolicyLearner(Protocol):
 
     def random_actions(self, rows: int) -> Tensor:
         """Draw actions (rows, A) all over the policy's range, for the time before learning."""
+        ...
+
+    def snapshot(self, generator: torch.Generator) -> Self:
+        """Make a copy to act with, on a thread of its own, while this learner learns.
+
+        For `act` and `random_actions` only. Its policy stands still until it is published to; it
+        draws from `generator`. Noise that is held over control steps goes on in all copies, so
+        that one thread may act at a time, and this learner itself only without exploring.
+        """
+        ...
+
+    def publish(self, snapshot: Self) -> None:
+        """Bring a copy's policy up to date. Call between cycles. Never waits for the device."""
         ...
 
     def observe(self, obs: Tensor, critic_obs: Tensor) -> None:

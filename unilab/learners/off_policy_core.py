@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -144,6 +145,24 @@ class OffPolicyCore(ABC):
     @abstractmethod
     def act(self, obs: Tensor, explore: bool = True) -> ActOutput:
         """Choose an action for each raw observation (B, O)."""
+
+    def snapshot(self, generator: torch.Generator) -> Self:
+        """A copy to act with while this learner learns; see `OffPolicyLearner`."""
+        twin = copy.copy(self)
+        twin.actor = copy.deepcopy(self.actor).requires_grad_(False)
+        twin.obs_normalizer = copy.deepcopy(self.obs_normalizer)
+        twin.generator = generator
+        return twin
+
+    @torch.no_grad()
+    def publish(self, snapshot: Self) -> None:
+        """Bring a copy's policy up to date, in one operation. Never waits."""
+        torch._foreach_copy_(snapshot._acting_tensors(), self._acting_tensors())
+
+    def _acting_tensors(self) -> list[Tensor]:
+        """All that `act` reads and learning changes."""
+        normalizer = self.obs_normalizer
+        return [*self.actor.parameters(), normalizer.shift, normalizer.inv_scale]
 
     @property
     def phase(self) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from unilab.config.off_policy import TD3Config
 from unilab.learners.base import ActOutput, LearnerSpec
+from unilab.learners.noise_levels import NoiseLevels
 from unilab.learners.off_policy_core import OffPolicyCore
 from unilab.learners.update_table import UpdateRows
 
@@ -64,7 +65,10 @@ class TD3(OffPolicyCore):
         )
         like = self.action_limit
         self._smoothing = like.new_zeros(self.updates_per_step, self._table.size, spec.action_dim)
-        self._noise_std = like.new_zeros(0, 1)  # (rows, 1) of `act`, as fractions of the limit
+        # Of each row of `act`, as fractions of the limit.
+        self.noise_levels = NoiseLevels(
+            config.noise_std_min, config.noise_std_max, config.noise_redraw_fraction, like
+        )
 
     def _start_actor(self, draw: torch.Generator) -> None:
         head = self.actor.head
@@ -98,23 +102,9 @@ class TD3(OffPolicyCore):
         if not explore:
             return ActOutput(mean, mean, log_prob)
         noise = torch.empty_like(action).normal_(generator=self.generator)
-        action = torch.addcmul(action, noise, self._noise_levels(action.shape[0]))
+        levels = self.noise_levels.next(action.shape[0], self.generator)
+        action = torch.addcmul(action, noise, levels)
         return ActOutput(action.clamp_(-1.0, 1.0).mul_(self.action_limit), mean, log_prob)
-
-    def _noise_levels(self, rows: int) -> Tensor:
-        """The level of noise of each row (rows, 1), after some were drawn anew."""
-
-        def uniform(count: int) -> Tensor:
-            return self._noise_std.new_empty(count, 1).uniform_(generator=self.generator)
-
-        low, high = self.config.noise_std_min, self.config.noise_std_max
-        more = rows - self._noise_std.shape[0]
-        if more > 0:
-            self._noise_std = torch.cat([self._noise_std, uniform(more) * (high - low) + low])
-        levels = self._noise_std[:rows]
-        redrawn = uniform(rows) < self.config.noise_redraw_fraction
-        levels.copy_(torch.where(redrawn, uniform(rows) * (high - low) + low, levels))
-        return levels
 
     @torch.no_grad()
     def _target(self, rows: UpdateRows, update: int) -> Tensor:
@@ -152,9 +142,10 @@ class TD3(OffPolicyCore):
 
     def state_dict(self) -> dict[str, Any]:
         """A snapshot, with the levels of exploration noise."""
-        return {**super().state_dict(), "noise_std": self._noise_std.clone()}
+        return {**super().state_dict(), "noise_std": self.noise_levels.std.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up a state given by `state_dict`. Raises: as `OffPolicyCore`."""
         super().load_state_dict(state)
-        self._noise_std = state["noise_std"].to(self._noise_std, copy=True)
+        std = self.noise_levels.std
+        self.noise_levels.std = state["noise_std"].to(std, copy=True)

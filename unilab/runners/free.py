@@ -126,6 +126,7 @@ def _running(
         fill,
         max_lag=settings.max_lag,
         version=learner.version,
+        device=learner.device,
     )
 
 

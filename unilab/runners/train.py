@@ -51,6 +51,7 @@ from unilab.runners.evaluate import (
     save_evaluation,
 )
 from unilab.runners.free import FreeRun, run_free
+from unilab.runners.free_off_policy import ACTING_STREAM, FreeOffPolicyRun, run_free_off_policy
 from unilab.runners.interrupt import Interrupt
 from unilab.runners.off_policy import OffPolicyRun, run_off_policy
 from unilab.runners.on_policy import OnPolicyRun, is_complete, run_on_policy, set_first
@@ -275,10 +276,16 @@ def _make_run(
         if settings.compile == "on":
             say("learner  compiling its networks ...")
             cast(OffPolicyLearner, learner).compile_networks()
-        run = OffPolicyRun(
+        cycle = CycleRunner(cast(Capturable, learner), settings.capture)
+        replayed = (
             run_dir, pipeline, cast(OffPolicyLearner, learner), parts.replay, recorder, progress,
-            settings, sampler, Timers(), CycleRunner(cast(Capturable, learner), settings.capture),
+            settings, sampler, Timers(), cycle,
         )  # fmt: skip
+        if settings.schedule == "free":
+            acting = torch.Generator(device=parts.device).manual_seed(config.seed ^ ACTING_STREAM)
+            run: OffPolicyRun = FreeOffPolicyRun(*replayed, acting=acting)
+        else:
+            run = OffPolicyRun(*replayed)
         run.restore({} if checkpoint is None else checkpoint.runner)
         return run
     free = isinstance(settings, APPOConfig) and settings.collection == "free"
@@ -324,7 +331,9 @@ def _train_or_save(run: Run, interrupt: Interrupt) -> int:
     Returns the iteration of the last checkpoint.
     """
     try:
-        if isinstance(run, OffPolicyRun):
+        if isinstance(run, FreeOffPolicyRun):
+            run_free_off_policy(run, interrupt)
+        elif isinstance(run, OffPolicyRun):
             run_off_policy(run, interrupt)
         elif isinstance(run, FreeRun):
             run_free(run, interrupt)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+import torch
+
 from unilab.errors import UnilabError
 from unilab.runtime.slots import Handover, HandoverClosedError, Slot, Snapshots
 from unilab.runtime.thread_names import COLLECTOR, name_thread
+from unilab.runtime.transfer import finish_queued, own_stream
 
 R = TypeVar("R")  # a rollout
 P = TypeVar("P")  # a copy of the policy
@@ -29,6 +33,9 @@ class FreeRunning(Generic[R, P]):
                     learner.update(slot.payload)
                     running.publish(learner.publish)
 
+    On a GPU each side works on a stream of its own, and hands over only what is done there: then
+    a policy is never as new as an update that still runs, and nobody waits for the other's work.
+
     Args:
       rollouts: one a slot, at least two.
       policies: two equal copies of the policy to act with.
@@ -38,6 +45,8 @@ class FreeRunning(Generic[R, P]):
         run ends.
       max_lag: how many updates a rollout's policy may be behind when it is learnt from.
       version: number of updates behind the policies.
+      count: how many rollouts to collect; None goes on to the end.
+      device: where both sides work.
     """
 
     def __init__(
@@ -48,14 +57,18 @@ class FreeRunning(Generic[R, P]):
         *,
         max_lag: int,
         version: int = 0,
+        count: int | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self.handover = Handover(rollouts, max_lag, version)
+        self._count, self._device = count, device or torch.device("cpu")
         self._snapshots = Snapshots(*policies, version)
         self._collect = collect
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=COLLECTOR, daemon=True)
 
     def __enter__(self) -> Self:
+        finish_queued(self._device)  # the copies, made on another stream than they are read on
         self._thread.start()
         return self
 
@@ -83,7 +96,7 @@ class FreeRunning(Generic[R, P]):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Hold the collector between two rollouts, to save what it uses.
+        """Hold the collector between two rollouts, to save what it uses. May be nested.
 
         Raises:
           whatever the collector raised, with its traceback.
@@ -101,7 +114,14 @@ class FreeRunning(Generic[R, P]):
         Args:
           write: brings the copy that it is given up to date.
         """
-        self._snapshots.publish(self.handover.version + 1, write)
+
+        def write_and_finish(policy: P) -> None:
+            write(policy)
+            finish_queued(self._device)
+
+        # The update itself: not under the lock that the collector needs for its next rollout.
+        finish_queued(self._device)
+        self._snapshots.publish(self.handover.version + 1, write_and_finish)
 
     def stop(self, cause: BaseException | None = None) -> None:
         """End the collector and wait for it. May be called again.
@@ -129,14 +149,17 @@ class FreeRunning(Generic[R, P]):
         """What the thread does."""
         name_thread(COLLECTOR)
         previous: R | None = None
+        rounds = itertools.count() if self._count is None else range(self._count)
         try:
-            while True:
-                with (
-                    self.handover.writing() as slot,
-                    self._snapshots.newest() as (slot.version, policy),
-                ):
-                    self._collect(policy, slot.payload, previous, self.handover.check)
-                    previous = slot.payload
+            with own_stream(self._device):
+                for _ in rounds:
+                    with (
+                        self.handover.writing() as slot,
+                        self._snapshots.newest() as (slot.version, policy),
+                    ):
+                        self._collect(policy, slot.payload, previous, self.handover.check)
+                        finish_queued(self._device)
+                        previous = slot.payload
         except HandoverClosedError:
             return
         except BaseException as error:  # noqa: BLE001 - the learner raises it

@@ -75,7 +75,8 @@ class Handover(Generic[T]):
         self._first_version = version
         self._begun, self._taken = 0, 0  # rollouts
         self._cause: BaseException | None = None
-        self._closed = self._paused = False
+        self._closed = False
+        self._pauses = 0  # that are open
         self._changed = threading.Condition()
         self._stats = _Stats()
 
@@ -136,24 +137,31 @@ class Handover(Generic[T]):
     def paused(self) -> Iterator[None]:
         """Hold the collector between two rollouts; what it uses then stands still.
 
-        Waits for the rollout being written. For the learner's side, outside `reading`.
+        Waits for the rollout being written. For the learner's side; may be nested, and may be
+        around or inside `reading`.
 
         Raises:
           HandoverClosedError: the collector has ended.
         """
         with self._changed:
-            self._paused = True
+            self._pauses += 1
             try:
                 self._wait_for(self._nothing_written, "")
             except HandoverClosedError:
-                self._paused = False
+                self._pauses -= 1
                 raise
         try:
             yield
         finally:
             with self._changed:
-                self._paused = False
+                self._pauses -= 1
                 self._changed.notify_all()
+
+    @property
+    def ready(self) -> int:
+        """Rollouts that are written and not read yet."""
+        with self._changed:
+            return sum(slot.state is SlotState.READY for slot in self.slots)
 
     def check(self) -> None:
         """Raise HandoverClosedError if the other side has ended. Cheap: for every control step."""
@@ -202,7 +210,7 @@ class Handover(Generic[T]):
     def _writable(self) -> Slot[T] | None:
         # The rollout's turn comes at this version, if every one before it is learnt from.
         turn = self._first_version + self._begun
-        if self._paused or self.version < turn - self.max_lag:
+        if self._pauses or self.version < turn - self.max_lag:
             return None
         return next((slot for slot in self.slots if slot.state is SlotState.FREE), None)
 

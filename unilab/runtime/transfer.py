@@ -58,11 +58,18 @@ class ActionSlots:
         return slot.numpy()
 
 
+def finish_queued(device: torch.device) -> None:
+    """Wait until what this thread has queued on the device is done. On a CPU it is."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
     """Policy and learner work on a stream of their own, beside those of physics.
 
-    The default stream cannot be recorded as a graph. On a CPU nothing changes.
+    It is this thread's: a collector on a thread of its own takes another one. The default stream
+    cannot be recorded as a graph. On a CPU nothing changes.
     """
     if device.type != "cuda":
         yield
