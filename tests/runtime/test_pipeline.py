@@ -199,3 +199,22 @@ def test_physics_that_raises_surfaces_in_the_main_thread_with_its_envs(overlap: 
         pipeline.arrays["ctrl_out"] = np.zeros((128, 1, 1))  # one substep too few
         with pytest.raises(PhysicsError, match=r"envs \[0, 64\)"):
             step_all(pipeline, np.zeros((128, 1), np.float32))
+
+
+def test_statistics_taken_by_another_thread_miss_no_episode() -> None:
+    steps, ended = 400, 0
+    with running(built_task("cartpole"), 256) as pipeline, ThreadPoolExecutor(1) as other:
+
+        def run() -> int:
+            total = 0
+            for step in range(steps):
+                actions = waves(step // 25, slice(0, 256), 1, size=3.0)
+                (result,) = step_all(pipeline, actions)
+                total += int((result.terminated | result.truncated).sum())
+            return total
+
+        counted = other.submit(run)
+        while not counted.done():
+            ended += int(pipeline.take_log()["episode/ended"])
+        ended += int(pipeline.take_log()["episode/ended"])
+        assert counted.result() == ended > 256

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from time import perf_counter_ns, sleep
 
@@ -116,3 +117,20 @@ def test_no_trace_is_kept_unless_asked_for() -> None:
     with timers.span("a"):
         pass
     assert timers.trace is None
+
+
+def test_busy_time_taken_by_another_thread_is_not_lost() -> None:
+    timers, count = Timers(), 20_000
+    taken = 0.0
+    with ThreadPoolExecutor(1) as other:
+
+        def work() -> None:
+            for _ in range(count):
+                timers.add_busy("physics", (0, 1_000_000))
+
+        adding = other.submit(work)
+        while not adding.done():
+            taken += timers.take_busy().get("busy/physics_ms", 0.0)
+        adding.result()
+    taken += timers.take_busy().get("busy/physics_ms", 0.0)
+    assert taken == pytest.approx(count)

@@ -132,6 +132,4 @@ def _running(
 
 def _take_times(run: FreeRun) -> dict[str, float]:
     """Return the main line's times, and what the collector was busy with."""
-    collecting = run.pipeline.timers.take()
-    busy = {name: value for name, value in collecting.items() if name.startswith("busy/")}
-    return {**run.timers.take(), **busy}
+    return {**run.timers.take(), **run.pipeline.timers.take_busy()}

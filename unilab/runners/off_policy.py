@@ -380,6 +380,4 @@ def _read_log(run: OffPolicyRun, metrics: dict[str, Tensor]) -> dict[str, float]
 
 def _take_times(run: OffPolicyRun) -> dict[str, float]:
     """Return the main line's times, and what the collecting side was busy with."""
-    collecting = run.pipeline.timers.take()
-    busy = {name: value for name, value in collecting.items() if name.startswith("busy/")}
-    return {**run.timers.take(), **busy}
+    return {**run.timers.take(), **run.pipeline.timers.take_busy()}

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,7 @@ class Pipeline:
         )
         self.shards = Shards(plan.shards, plan.threads_per_shard)
         self._tickets: list[Ticket | None] = [None] * len(self.groups)
+        self._log_lock = Lock()  # statistics may be taken by another thread than that of the steps
         model = built.robot.model
         self._qvel_columns = slice(1 + model.nq, 1 + model.nq + model.nv)
         self._rest: F64 = np.tile(self.arrays["ctrl_offset_in"], (self.num_envs, 1, 1))
@@ -202,7 +204,8 @@ class Pipeline:
         with self.timers.span("kernel", busy="kernel", group=group):
             failures = self.arrays["failure_io"][envs]
             np.maximum(failures, view.failures, out=failures)  # a bad action counts as that
-            self._run(self._step, envs)
+            with self._log_lock:
+                self._run(self._step, envs)
         with self.timers.span("reset", busy="reset", group=group):
             done = self.arrays["terminated_out"][envs] | self.arrays["truncated_out"][envs]
             done_ids = _where(done, envs.start)
@@ -307,7 +310,7 @@ class Pipeline:
         return self.physics.state[:, -1, self._qvel_columns]
 
     def take_log(self) -> dict[str, float]:
-        """Return the statistics since the last call, and start anew.
+        """Return the statistics since the last call, and start anew. From any thread.
 
         Returns:
           "reward/<term>" weighted, per second; "metric/<term>" for a term of weight 0, unweighted;
@@ -316,8 +319,9 @@ class Pipeline:
           "curriculum/<field>": mean over the envs now.
         """
         kernel, log = self.built.kernel, self.arrays["log_io"]
-        sums = dict(zip(kernel.log_names, np.add.reduce(log, axis=0).tolist(), strict=True))
-        log[:] = 0.0
+        with self._log_lock:
+            sums = dict(zip(kernel.log_names, np.add.reduce(log, axis=0).tolist(), strict=True))
+            log[:] = 0.0
         steps, episodes = max(sums["steps"], 1.0), sums["episodes"]
         result: dict[str, float] = {"episode/ended": episodes}
         if episodes:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from threading import Lock
 from time import perf_counter_ns
 
 _NEVER = 2**63
@@ -37,6 +38,7 @@ class Timers:
         self.trace: list[Span] | None = [] if trace else None
         self._exposed: dict[str, int] = defaultdict(int)
         self._busy: dict[str, int] = defaultdict(int)
+        self._busy_lock = Lock()  # busy time may be read by another thread: `take_busy`
         self._open: list[str] = []  # names of the spans the main line is in, innermost last
         self._beat: Callable[[], None] | None = None
         self._beat_due, self._beat_every = _NEVER, 0
@@ -68,7 +70,8 @@ class Timers:
         end = self._charge()
         self._open.pop()
         if busy is not None:
-            self._busy[busy] += end - begin
+            with self._busy_lock:
+                self._busy[busy] += end - begin
         if self.trace is not None:
             self.trace.append(Span(name, group, begin, end))
         if end >= self._beat_due and self._beat is not None:
@@ -85,7 +88,8 @@ class Timers:
 
     def add_busy(self, name: str, span_ns: tuple[int, int], group: int = -1) -> None:
         """Add what a resource worked on a thread of its own."""
-        self._busy[name] += span_ns[1] - span_ns[0]
+        with self._busy_lock:
+            self._busy[name] += span_ns[1] - span_ns[0]
         if self.trace is not None:
             self.trace.append(Span(f"busy/{name}", group, *span_ns))
 
@@ -103,11 +107,16 @@ class Timers:
         times = {f"stage/{name}_ms": ns * 1e-6 for name, ns in self._exposed.items()}
         times["stage/other_ms"] = (total - sum(self._exposed.values())) * 1e-6
         times["iteration_ms"] = total * 1e-6
-        times.update({f"busy/{name}_ms": ns * 1e-6 for name, ns in self._busy.items()})
+        times.update(self.take_busy())
         self._exposed.clear()
-        self._busy.clear()
         self._since = now
         return times
+
+    def take_busy(self) -> dict[str, float]:
+        """Return the "busy/<resource>_ms" since the last call and start anew. From any thread."""
+        with self._busy_lock:
+            busy, self._busy = self._busy, defaultdict(int)
+        return {f"busy/{name}_ms": ns * 1e-6 for name, ns in busy.items()}
 
 
 class _OpenSpan(AbstractContextManager[None]):
