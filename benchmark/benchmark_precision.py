@@ -1,6 +1,6 @@
 """What mixed precision costs and gives: time and memory of an update, and the return it leads to.
 
-Time is that of a learner's own update (`ppo`, `appo`: an iteration's; `sac`, `td3`: a control
+Time is that of a learner's own update (`ppo`, `appo`: an iteration's; the others: a control
 step's cycle) on data of the task's sizes, in turns and in fresh processes. Memory is what an update
 holds at its peak beyond what is there before it: on a CUDA device what its allocator counts, on a
 CPU what the profiler sees allocated and freed; buffers that the learner keeps between updates are
@@ -113,8 +113,6 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
     torch.set_num_threads(available_cpus())
     device, block = choose_device(config.device), f"learners.{config.learner}"
-    if not hasattr(getattr(config.learners, config.learner), "precision"):
-        raise SystemExit(f"learner={config.learner} has no precision; valid: ppo, appo, sac, td3")
     times: dict[str, dict[str, float]] = {}
     memory: dict[str, dict[str, dict[str, int]]] = {}
     for width in arguments.widths or [0]:
@@ -151,19 +149,17 @@ def widths_of(config: Any, block: str, width: int) -> list[str]:
     if not width:
         return []
     settings = getattr(config.learners, config.learner)
+    values = {key: getattr(settings, key) for key in settings.layers}
     return [
-        f"{block}.{key}={[width] * len(getattr(settings, key))}".replace(" ", "")
-        for key in ("actor_hidden", "critic_hidden")
+        f"{block}.{key}={[width] * len(own) if isinstance(own, tuple) else width}".replace(" ", "")
+        for key, own in values.items()
     ]
 
 
 def own_widths(config: Any) -> str:
     """Return the widths of the task's own networks as a label."""
     settings = getattr(config.learners, config.learner)
-    return "+".join(
-        "-".join(str(x) for x in getattr(settings, key))
-        for key in ("actor_hidden", "critic_hidden")
-    )
+    return "+".join("-".join(str(x) for x in layers) for layers in settings.layers.values())
 
 
 def prepare(
