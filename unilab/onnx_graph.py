@@ -27,6 +27,7 @@ FUNCTIONS: dict[Any, str] = {
     operator.mul: "Mul",
     operator.add: "Add",
     torch.tanh: "Tanh",
+    torch.relu: "Relu",
 }
 
 
@@ -47,6 +48,11 @@ class _Graph:
         """Add a constant, once for each name; returns its name."""
         array = np.ascontiguousarray(value, dtype=np.float32).reshape(np.shape(value))
         self.weights.setdefault(name, numpy_helper.from_array(array, name))
+        return name
+
+    def integers(self, values: tuple[int, ...], name: str) -> str:
+        """Add a constant of integers, once for each name; returns its name."""
+        self.weights.setdefault(name, numpy_helper.from_array(np.array(values, np.int64), name))
         return name
 
 
@@ -145,6 +151,8 @@ def _add_module(graph: _Graph, module: nn.Module, x: str, name: str) -> str:
         parts = (("weight", module.weight), ("bias", module.bias))
         weights = [graph.weight(w.detach().numpy(), f"{name}.{key}") for key, w in parts]
         return graph.add("LayerNormalization", x, *weights, axis=-1, epsilon=module.eps)
+    if isinstance(module, nn.RMSNorm) and module.weight is None and module.eps is not None:
+        return _add_rms_norm(graph, x, module.eps, name)
     if isinstance(module, nn.ELU):
         return graph.add("Elu", x, alpha=float(module.alpha))
     if isinstance(module, nn.GELU):
@@ -155,6 +163,14 @@ def _add_module(graph: _Graph, module: nn.Module, x: str, name: str) -> str:
     if kind is None:
         raise _unsupported(f"module {name} of type {type(module).__name__}")
     return graph.add(kind, x)
+
+
+def _add_rms_norm(graph: _Graph, x: str, epsilon: float, name: str) -> str:
+    """Of rows; ONNX has an operation for it from opset 23 on only."""
+    last = graph.integers((-1,), "last_axis")
+    square = graph.add("ReduceMean", graph.add("Mul", x, x), last, keepdims=1)
+    shifted = graph.add("Add", square, graph.weight(epsilon, f"{name}.eps"))
+    return graph.add("Div", x, graph.add("Sqrt", shifted))
 
 
 def _unsupported(what: str) -> Exception:

@@ -8,12 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from onnxruntime import InferenceSession
 
 from unilab.buffers.batch import Batch
 from unilab.config import RunConfig, load_config
 from unilab.config.off_policy import OffPolicyConfig
+from unilab.onnx_graph import write_onnx
 from unilab.runners.build import LEARNERS, check_memory, learner_settings, make_learner
 from unilab.tasks.base import BuiltTask, build_task
 
@@ -84,3 +87,21 @@ def test_the_support_spans_the_best_discounted_return(task: str, learner: str) -
     most = best * step_s / (1 - settings.gamma)
     assert 0.5 * settings.v_max <= most <= settings.v_max
     assert settings.v_min < 0
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_the_policy_of_every_learner_can_be_exported(learner: str, tmp_path: Path) -> None:
+    config, built = config_of("cartpole", learner), built_task("cartpole")
+    made: Any = make_learner(replace(built, config=config), config, CPU, 1)
+    draw = torch.Generator().manual_seed(2)
+    for parameter in made.actor.parameters():  # gains and offsets that matter
+        parameter.data.add_(0.1 * torch.randn(parameter.shape, generator=draw))
+    policy, path = made.policy_module(), tmp_path / "policy.onnx"
+    one = np.ones(1, np.float32)
+    write_onnx(policy, obs_dim=built.kernel.num_obs, ctrl_scale=one, ctrl_offset=0 * one,
+               action_clip=10.0, properties={}, path=path)  # fmt: skip
+    obs = 2 * torch.randn(50, built.kernel.num_obs, generator=draw)
+    (action,) = InferenceSession(path).run(["action"], {"obs": obs.numpy()})
+    np.testing.assert_allclose(action, policy(obs).numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(action, made.act(obs, explore=False).action, rtol=1e-5, atol=1e-5)
+    assert action.std() > 0.01

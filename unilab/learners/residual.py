@@ -181,6 +181,8 @@ class FoldedNetwork(nn.Module):
             layer.load_state_dict({"weight": weight, "bias": bias})
             layers.append(layer)
         self.layers = nn.ModuleList(layers)
+        width = layers[-1].in_features
+        self.rms = nn.RMSNorm(width, eps=EPSILON, elementwise_affine=False)
         self.requires_grad_(False)
         self.eval()
 
@@ -189,7 +191,6 @@ class FoldedNetwork(nn.Module):
         first, *inner, last = self.layers
         h: Tensor = first(x)
         for i in range(0, len(inner), 2):
-            h = h + inner[i + 1](inner[i](h).relu()).relu()
-        h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + EPSILON)
-        out: Tensor = last(h)
+            h = h + torch.relu(inner[i + 1](torch.relu(inner[i](h))))
+        out: Tensor = last(self.rms(h))
         return out
