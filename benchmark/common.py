@@ -72,6 +72,9 @@ def write_result(
 
 
 def _relative(word: str) -> str:
+    key, equals, value = word.partition("=")
+    if equals:
+        return f"{key}={_relative(value)}"
     path = Path(word)
     return (
         str(path.resolve().relative_to(ROOT))
