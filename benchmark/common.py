@@ -73,7 +73,7 @@ def write_result(
 
 def _relative(word: str) -> str:
     key, equals, value = word.partition("=")
-    if equals:
+    if equals and value:
         return f"{key}={_relative(value)}"
     path = Path(word)
     return (
